@@ -1,0 +1,2 @@
+//! The windtunnel binary.
+fn main() {}

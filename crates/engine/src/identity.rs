@@ -1,0 +1,224 @@
+//! Block identity: the name of a full KV block, standing for the whole prefix up to its end.
+//!
+//! Three ways to get one, each cheap where it is used: arithmetic from a trace's prefix ids, a number
+//! reserved for content that only its own request can hit, and a chained hash of tokens. No identity is
+//! made in a pass unless a block fills in it.
+
+use crate::request::{Content, Request};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The identity of a full block. Equal keys: equal prefixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockKey(pub u64);
+
+/// The two top bits of a key say how it was made.
+const SPACE_SHIFT: u32 = 62;
+const SPACE_MASK: u64 = (1 << SPACE_SHIFT) - 1;
+
+/// How a key was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySpace {
+    /// Arithmetic on a trace's prefix ids. Dense.
+    Prefix,
+    /// Reserved for one request on one rank. Dense.
+    Private,
+    /// A 62-bit hash of parent and tokens. Two of the blocks alive in a run of a million share one by
+    /// accident with a chance of about 1e-7.
+    Hashed,
+}
+
+impl BlockKey {
+    fn new(space: u64, value: u64) -> BlockKey {
+        BlockKey((space << SPACE_SHIFT) | (value & SPACE_MASK))
+    }
+
+    /// How it was made.
+    pub fn space(self) -> KeySpace {
+        match self.0 >> SPACE_SHIFT {
+            0 => KeySpace::Prefix,
+            1 => KeySpace::Private,
+            _ => KeySpace::Hashed,
+        }
+    }
+
+    /// The number inside its space.
+    pub fn value(self) -> u64 {
+        self.0 & SPACE_MASK
+    }
+}
+
+/// Gives the keys of one request's blocks. Keys do not depend on when they are asked for.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    block_size: u32,
+    source: Source,
+    /// First number of this request's private range.
+    private_base: u64,
+    /// Index of the first block that has a private key.
+    first_private: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Private,
+    Prefixes {
+        ids: Box<[u64]>,
+        id_tokens: u32,
+        grain: u32,
+    },
+    /// `made` grows as blocks fill.
+    Tokens {
+        prompt: Box<[u32]>,
+        made: Vec<BlockKey>,
+    },
+}
+
+impl Keys {
+    /// Keys for `request` in blocks of `block_size` tokens. `next_private` is the rank's counter of
+    /// private numbers; the request takes as many as it can ever fill blocks.
+    pub fn new(request: &mut Request, block_size: u32, next_private: &mut u64) -> Keys {
+        let content = std::mem::replace(&mut request.content, Content::Private);
+        let whole_prompt_blocks = request.prompt_tokens / block_size;
+        let source = match content {
+            Content::Private => Source::Private,
+            Content::Prefixes { ids, id_tokens } => {
+                Source::Prefixes { ids, id_tokens, grain: gcd(id_tokens, block_size) }
+            }
+            Content::Tokens(prompt) => Source::Tokens { prompt, made: Vec::new() },
+        };
+        let first_private = match source {
+            Source::Private => 0,
+            _ => whole_prompt_blocks,
+        };
+        let total =
+            (u64::from(request.prompt_tokens) + u64::from(request.output.max_tokens)) / u64::from(block_size);
+        let private_base = *next_private;
+        *next_private += total - u64::from(first_private).min(total);
+        Keys { block_size, source, private_base, first_private }
+    }
+
+    /// Whether block `index` can be known to any other request, so that a look-up may find it although
+    /// this request never stored it.
+    pub fn is_shared(&self, index: u32) -> bool {
+        index < self.first_private || matches!(self.source, Source::Tokens { .. })
+    }
+
+    /// The key of block `index`, of which every token must be known. `output` are the request's output
+    /// tokens where they have an identity.
+    pub fn get(&mut self, index: u32, output: Option<&[u32]>) -> BlockKey {
+        match &mut self.source {
+            Source::Private => {}
+            Source::Prefixes { ids, id_tokens, grain } => {
+                if index < self.first_private {
+                    // The id under the block's last token names the prefix up to that id's end; with the
+                    // offset inside it, it names the prefix up to the block's end.
+                    let last = (u64::from(index) + 1) * u64::from(self.block_size) - 1;
+                    let id = ids[(last / u64::from(*id_tokens)) as usize];
+                    let offset = last % u64::from(*id_tokens);
+                    let per_id = u64::from(*id_tokens / *grain);
+                    return BlockKey::new(0, id * per_id + offset / u64::from(*grain));
+                }
+            }
+            Source::Tokens { prompt, made } => {
+                if index < self.first_private || output.is_some() {
+                    while made.len() <= index as usize {
+                        let key = hash_block(prompt, output, made, self.block_size);
+                        made.push(key);
+                    }
+                    return made[index as usize];
+                }
+            }
+        }
+        BlockKey::new(1, self.private_base + u64::from(index - self.first_private))
+    }
+}
+
+/// The key of the block after `made`, from its parent's key and its own tokens.
+fn hash_block(prompt: &[u32], output: Option<&[u32]>, made: &[BlockKey], block_size: u32) -> BlockKey {
+    let start = made.len() * block_size as usize;
+    let tokens = prompt.iter().chain(output.unwrap_or_default()).skip(start).take(block_size as usize);
+    let mut bytes = [0u8; 256];
+    let mut filled = 0;
+    let mut hash = made.last().map_or(0, |parent| parent.0);
+    for token in tokens {
+        bytes[filled..filled + 4].copy_from_slice(&token.to_le_bytes());
+        filled += 4;
+        if filled == bytes.len() {
+            hash = xxh3_64_with_seed(&bytes, hash);
+            filled = 0;
+        }
+    }
+    if filled > 0 {
+        hash = xxh3_64_with_seed(&bytes[..filled], hash);
+    }
+    BlockKey::new(2, hash)
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nanos::Nanos;
+    use crate::request::{OutputPlan, RequestId};
+
+    fn request(prompt_tokens: u32, content: Content) -> Request {
+        Request {
+            id: RequestId(0),
+            arrival: Nanos::ZERO,
+            prompt_tokens,
+            content,
+            output: OutputPlan::of_length(100),
+            priority: 0,
+            tie: 0,
+        }
+    }
+
+    fn prefixes(ids: &[u64], id_tokens: u32, block_size: u32) -> Keys {
+        let n = ids.len() as u32 * id_tokens;
+        Keys::new(&mut request(n, Content::Prefixes { ids: ids.into(), id_tokens }), block_size, &mut 0)
+    }
+
+    #[test]
+    fn equal_prefixes_have_equal_keys_whatever_the_block_size() {
+        for (id_tokens, block_size) in [(512, 64), (16, 64), (512, 48), (64, 64), (24, 16)] {
+            let mut a = prefixes(&[0, 1, 2, 3, 4, 5, 6, 7], id_tokens, block_size);
+            let mut b = prefixes(&[0, 1, 2, 3, 8, 9, 10, 11], id_tokens, block_size);
+            let shared = 4 * id_tokens / block_size;
+            let whole = 8 * id_tokens / block_size;
+            for i in 0..whole {
+                assert_eq!(a.get(i, None) == b.get(i, None), i < shared, "{id_tokens} {block_size} {i}");
+            }
+            let mut all: Vec<_> = (0..whole).map(|i| a.get(i, None)).collect();
+            all.sort();
+            all.dedup();
+            assert_eq!(all.len(), whole as usize, "no two blocks of a prompt share a key");
+        }
+    }
+
+    #[test]
+    fn token_keys_chain_over_prompt_and_output() {
+        let prompt: Vec<u32> = (0..10).collect();
+        let output: Vec<u32> = (10..30).collect();
+        let mut short = Keys::new(&mut request(10, Content::Tokens(prompt.clone().into())), 4, &mut 0);
+        let both: Vec<u32> = (0..30).collect();
+        let mut long = Keys::new(&mut request(30, Content::Tokens(both.into())), 4, &mut 0);
+        for i in 0..7 {
+            assert_eq!(short.get(i, Some(&output)), long.get(i, None));
+        }
+        let mut other = Keys::new(&mut request(10, Content::Tokens(vec![9; 10].into())), 4, &mut 0);
+        assert_ne!(other.get(1, None), long.get(1, None));
+    }
+
+    #[test]
+    fn private_ranges_do_not_overlap() {
+        let mut next = 0;
+        let mut a = Keys::new(&mut request(100, Content::Private), 16, &mut next);
+        let mut b = Keys::new(&mut request(100, Content::Private), 16, &mut next);
+        assert_eq!(next, 24);
+        assert_eq!(a.get(11, None), BlockKey::new(1, 11));
+        assert_eq!(b.get(0, None), BlockKey::new(1, 12));
+    }
+}

@@ -1,0 +1,18 @@
+//! Engine cores: scheduler and KV cache of LLM serving engines as pure state machines.
+//!
+//! A core has no clock, does no I/O, starts no thread and draws no random number. A driver submits
+//! requests, asks for passes, decides how long they take, and completes them; the same calls serve
+//! virtual and wall-clock time.
+
+mod event;
+mod identity;
+mod nanos;
+mod pass;
+mod request;
+pub mod vllm;
+
+pub use event::{KvEvent, KvEvents};
+pub use identity::{BlockKey, KeySpace, Keys};
+pub use nanos::{MAX_NANOS, Nanos};
+pub use pass::{Admission, Chunk, DecodeSet, Finished, Outcome, Scheduled, Shape, Slot, Token};
+pub use request::{Content, FinishReason, OutputPlan, Rejection, Request, RequestId};

@@ -1,0 +1,143 @@
+//! What a pass looks like from outside: its shape for the timing source, what the scheduler decided,
+//! and what its completion made visible.
+//!
+//! A pass (vLLM: engine step) has three instants: it is scheduled, it starts, it ends. The engine
+//! knows none of them; the driver does.
+
+use crate::request::{FinishReason, RequestId};
+
+/// A live request's place in its rank's tables. Given by `submit`, reused after the request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u32);
+
+/// The part of a prompt (or of a preempted request's prompt and output) computed in one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Tokens computed in this pass.
+    pub new_tokens: u32,
+    /// Tokens of the same request that stand in the KV cache before them.
+    pub before: u32,
+}
+
+/// The requests of a pass that decode: one token each. Their contexts as sums, so that a steady
+/// pass costs O(1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecodeSet {
+    /// Number of requests.
+    pub count: u64,
+    /// Σ context: tokens that each one attends to, the one computed in this pass included.
+    pub sum_context: u64,
+    /// Σ context².
+    pub sum_context_squared: u128,
+}
+
+/// What a timing source may know of a pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape<'a> {
+    /// Every prefill chunk, in batch order.
+    pub prefill: &'a [Chunk],
+    /// The decoding requests.
+    pub decode: DecodeSet,
+}
+
+impl Shape<'_> {
+    /// Tokens computed in the pass.
+    pub fn tokens(&self) -> u64 {
+        self.prefill.iter().map(|c| u64::from(c.new_tokens)).sum::<u64>() + self.decode.count
+    }
+}
+
+/// A request that joined the running list in a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The request.
+    pub slot: Slot,
+    /// Tokens found in the prefix cache.
+    pub hit_tokens: u32,
+    /// Tokens known at admission: the prompt, and for a resumed request its outputs.
+    pub known_tokens: u32,
+    /// It had been preempted before.
+    pub resumed: bool,
+}
+
+/// What one call of `schedule` decided. Buffers are reused from pass to pass.
+#[derive(Clone, Debug, Default)]
+pub struct Scheduled {
+    /// Tokens computed; 0 is a pass that only flushes finished requests and takes no time.
+    pub tokens: u64,
+    /// Prefill chunks in batch order.
+    pub prefill: Vec<Chunk>,
+    /// The decoding requests.
+    pub decode: DecodeSet,
+    /// Requests that joined, in order.
+    pub admitted: Vec<Admission>,
+    /// Requests that lost their blocks, in the order in which they were hit.
+    pub preempted: Vec<Slot>,
+    /// Requests that stopped taking part in every pass; their last token so far, if any, came with the
+    /// pass completed last. Their later tokens come one by one in [`Outcome::tokens`].
+    pub parked: Vec<Slot>,
+    /// Prefix-cache lookups made, also for requests that were then not admitted.
+    pub lookups: u32,
+}
+
+impl Scheduled {
+    /// The shape of this pass.
+    pub fn shape(&self) -> Shape<'_> {
+        Shape { prefill: &self.prefill, decode: self.decode }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.tokens = 0;
+        self.prefill.clear();
+        self.decode = DecodeSet::default();
+        self.admitted.clear();
+        self.preempted.clear();
+        self.parked.clear();
+        self.lookups = 0;
+    }
+}
+
+/// A token given out one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The request.
+    pub slot: Slot,
+    /// Its number among the request's output tokens, from 1.
+    pub ordinal: u32,
+}
+
+/// A request that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Where it stood; free for the next request now.
+    pub slot: Slot,
+    /// The request.
+    pub id: RequestId,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Output tokens it gave.
+    pub output_tokens: u32,
+}
+
+/// What the completion of one pass made visible. Buffers are reused from pass to pass.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Number of requests that gave a token in this pass *and* in the non-empty pass completed before
+    /// it, and that are not listed in `tokens`: their gap is the distance of the two pass ends.
+    pub steady_tokens: u64,
+    /// Every other token, in batch order.
+    pub tokens: Vec<Token>,
+    /// Those among the steady ones that gave their second token.
+    pub second: Vec<Slot>,
+    /// Requests that ended with this pass, in batch order. The last token of each is in `tokens`.
+    pub finished: Vec<Finished>,
+}
+
+impl Outcome {
+    pub(crate) fn clear(&mut self) {
+        self.steady_tokens = 0;
+        self.tokens.clear();
+        self.second.clear();
+        self.finished.clear();
+    }
+}

@@ -1,0 +1,161 @@
+//! A request as an engine sees it: the prompt's content, the plan of its output, and how it ends.
+//!
+//! Nothing here knows of time beyond the arrival stamp, of workers, or of files.
+
+use crate::nanos::Nanos;
+use std::fmt;
+
+/// A request's number in its workload, from 0, in order of arrival. Unique in one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// What stands in a prompt. Tokens exist only where a source has them; otherwise content is known
+/// by name, and equal names mean equal content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Shared with no other request.
+    Private,
+    /// `ids[i]` names the whole prefix that ends with tokens `i*id_tokens .. (i+1)*id_tokens`, so
+    /// equal ids mean equal prefixes. The last id may cover fewer tokens. Ids should be dense: memory
+    /// follows the largest ids in use.
+    Prefixes {
+        /// One id for each started block of the trace.
+        ids: Box<[u64]>,
+        /// Tokens per id (512 in Mooncake traces).
+        id_tokens: u32,
+    },
+    /// The tokens themselves, one for each prompt position.
+    Tokens(Box<[u32]>),
+}
+
+/// What a request will generate. A plan of the request, so that no draw depends on when or where
+/// the request runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputPlan {
+    /// `max_tokens` of the request, at least 1: all that a scheduler may know.
+    pub max_tokens: u32,
+    /// Number of output tokens of which the last one is a stop token, if one comes at all. The
+    /// scheduler learns of it when that token is processed, never before.
+    pub stop_after: Option<u32>,
+    /// The output tokens, when later prompts may contain them. `None`: shared with nobody.
+    pub tokens: Option<Box<[u32]>>,
+}
+
+impl OutputPlan {
+    /// `n` tokens that no later prompt contains, ended by length.
+    pub fn of_length(n: u32) -> OutputPlan {
+        OutputPlan { max_tokens: n, stop_after: None, tokens: None }
+    }
+}
+
+/// One request, as submitted to a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Its number in the workload.
+    pub id: RequestId,
+    /// When it reached the engine. Orders equal priorities; no scheduler waits for it.
+    pub arrival: Nanos,
+    /// Prompt length in tokens, at least 1.
+    pub prompt_tokens: u32,
+    /// What the prompt holds.
+    pub content: Content,
+    /// What will be generated.
+    pub output: OutputPlan,
+    /// vLLM: the smaller, the more urgent. Used by the priority policy only.
+    pub priority: i32,
+    /// Orders requests of equal priority and arrival (vLLM compares the request ids).
+    pub tie: u64,
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// `max_tokens` or the model's context length was reached.
+    Length,
+    /// A stop token was generated.
+    Stop,
+    /// Cancelled from outside.
+    Abort,
+}
+
+impl FinishReason {
+    /// The engine's own word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FinishReason::Length => "length",
+            FinishReason::Stop => "stop",
+            FinishReason::Abort => "abort",
+        }
+    }
+}
+
+/// Why a request was refused at submission. A value, not a panic: the run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// A prompt without tokens.
+    EmptyPrompt,
+    /// `max_tokens` 0, which vLLM's sampling parameters refuse.
+    NoOutput,
+    /// The prompt leaves no room for an output token.
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt_tokens: u32,
+        /// The model's context length.
+        max_model_len: u32,
+    },
+    /// The request could never hold all its blocks at once.
+    LargerThanPool {
+        /// Blocks that the finished request would hold.
+        needed_blocks: u64,
+        /// Blocks that a request can ever get.
+        usable_blocks: u64,
+    },
+    /// `max_num_queued_reqs` unfinished requests are here already (vLLM answers HTTP 503).
+    QueueFull {
+        /// The limit.
+        max_num_queued_reqs: u32,
+    },
+    /// `max_num_queued_tokens` prompt tokens await their first output already (HTTP 503).
+    QueuedTokensFull {
+        /// The limit.
+        max_num_queued_tokens: u64,
+    },
+}
+
+impl Rejection {
+    /// A short name for counting.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Rejection::EmptyPrompt => "empty_prompt",
+            Rejection::NoOutput => "no_output",
+            Rejection::PromptTooLong { .. } => "prompt_too_long",
+            Rejection::LargerThanPool { .. } => "larger_than_pool",
+            Rejection::QueueFull { .. } => "queue_full",
+            Rejection::QueuedTokensFull { .. } => "queued_tokens_full",
+        }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Rejection::EmptyPrompt => write!(f, "the prompt is empty"),
+            Rejection::NoOutput => write!(f, "max_tokens is 0, at least 1 is needed"),
+            Rejection::PromptTooLong { prompt_tokens, max_model_len } => write!(
+                f,
+                "prompt of {prompt_tokens} tokens leaves no room below the context length of {max_model_len}"
+            ),
+            Rejection::LargerThanPool { needed_blocks, usable_blocks } => {
+                write!(f, "needs {needed_blocks} KV blocks to finish, the pool has {usable_blocks}")
+            }
+            Rejection::QueueFull { max_num_queued_reqs } => {
+                write!(f, "max_num_queued_reqs ({max_num_queued_reqs}) requests are unfinished")
+            }
+            Rejection::QueuedTokensFull { max_num_queued_tokens } => {
+                write!(f, "max_num_queued_tokens ({max_num_queued_tokens}) prompt tokens are waiting")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Rejection {}
