@@ -127,6 +127,9 @@ pub struct Outcome {
     pub steady_tokens: u64,
     /// Every other token, in batch order.
     pub tokens: Vec<Token>,
+    /// Requests that stopped taking part in every pass: their last token before those in `tokens`, if
+    /// any, came with the pass completed before this one.
+    pub parked: Vec<Slot>,
     /// Those among the steady ones that gave their second token.
     pub second: Vec<Slot>,
     /// Requests that ended with this pass, in batch order. The last token of each is in `tokens`.
@@ -137,6 +140,7 @@ impl Outcome {
     pub(crate) fn clear(&mut self) {
         self.steady_tokens = 0;
         self.tokens.clear();
+        self.parked.clear();
         self.second.clear();
         self.finished.clear();
     }
