@@ -52,6 +52,7 @@ impl Page {
 struct Paged {
     near: Vec<Option<Box<Page>>>,
     far: Direct<Box<Page>>,
+    #[allow(clippy::vec_box, reason = "pages move between here and the directory without being copied")]
     spare: Vec<Box<Page>>,
 }
 

@@ -19,7 +19,7 @@ struct Found {
 impl Rank {
     /// Admits waiting requests while budget, seats and blocks last.
     pub(super) fn admit_waiting(&mut self, round: &mut Round) {
-        let seats = self.config.max_num_active_seqs.unwrap_or(self.config.max_num_seqs) as usize;
+        let seats = self.seats();
         let mut passed_over = Vec::new();
         while round.budget > 0 && self.running.len() < seats {
             let Some(slot) = self.waiting.first() else { break };
@@ -64,17 +64,28 @@ impl Rank {
         }
         tokens = tokens.min(round.budget);
 
-        let watermark = if self.running.is_empty() { 0 } else { self.watermark_blocks };
         let end = hit_tokens + tokens;
         let must_fit = if self.config.reserve_full_isl { known } else { end };
-        let needed = must_fit.div_ceil(size) - found.hits;
-        if needed + found.free_hits + watermark > self.pool.free() {
+        if self.lacks_blocks(must_fit, found.hits, found.free_hits) {
             self.blocked =
                 Some(Blocked { slot, serial: s.serial, known, hits: found.hits, free_hits: found.free_hits });
             return false;
         }
         self.admit(slot, tokens, found, round);
         true
+    }
+
+    /// Whether the pool cannot give a waiting request blocks for its first `tokens` tokens, of which
+    /// `hits` blocks are cached, `free_hits` of them without an owner.
+    pub(super) fn lacks_blocks(&self, tokens: u32, hits: u32, free_hits: u32) -> bool {
+        let watermark = if self.running.is_empty() { 0 } else { self.watermark_blocks };
+        let needed = tokens.div_ceil(self.config.block_size) - hits + free_hits;
+        u64::from(needed) + u64::from(watermark) > u64::from(self.pool.free())
+    }
+
+    /// Running requests up to which waiting ones are admitted.
+    pub(super) fn seats(&self) -> usize {
+        self.config.max_num_active_seqs.unwrap_or(self.config.max_num_seqs) as usize
     }
 
     /// The longest chain of cached blocks from the start of the prompt. At least one token is left to

@@ -13,7 +13,9 @@ mod flight;
 mod rank;
 mod schedule;
 mod sequence;
+mod steady;
 mod waiting;
 
 pub use config::{Config, ConfigError, Policy, PreemptionMode};
 pub use rank::{Rank, RankStats, Stepper};
+pub use steady::Steady;

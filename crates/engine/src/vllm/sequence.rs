@@ -70,11 +70,6 @@ impl Sequence {
         self.known - self.prompt
     }
 
-    /// The output tokens that have an identity, for block keys.
-    pub(super) fn output_tokens(&self) -> Option<&[u32]> {
-        self.output.tokens.as_deref()
-    }
-
     /// It waits, for the first time or again.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting | State::Preempted)

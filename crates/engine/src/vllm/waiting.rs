@@ -31,10 +31,6 @@ impl Waiting {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     pub(super) fn first(&self) -> Option<u32> {
         match self {
             Waiting::Fcfs(queue) => queue.front().copied(),
