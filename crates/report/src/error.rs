@@ -1,0 +1,47 @@
+//! What can go wrong when a report is written, each with the path and the cause.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why a report could not be written.
+#[derive(Debug, Error)]
+pub enum ReportError {
+    /// The output folder holds something and may not be reused.
+    #[error("output folder {path} is not empty (it holds {found}); choose another one or pass --overwrite", path = path.display())]
+    NotEmpty {
+        /// The folder.
+        path: PathBuf,
+        /// One of the things in it.
+        found: String,
+    },
+    /// Something else stands where the output folder should be.
+    #[error("{path} is not a folder", path = path.display())]
+    NotAFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file system refused.
+    #[error("cannot {action} {path}: {source}", path = path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Whoever read standard output has closed it (`… | head`). Not a fault of the run.
+    #[error("standard output was closed by its reader")]
+    ClosedPipe,
+    /// Standard output failed in another way.
+    #[error("cannot write to standard output: {0}")]
+    Stdout(io::Error),
+}
+
+impl ReportError {
+    pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReportError {
+        let path = path.to_owned();
+        move |source| ReportError::File { action, path, source }
+    }
+}
