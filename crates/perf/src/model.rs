@@ -64,6 +64,12 @@ impl TimingModel {
         law.validate()?;
         check_ratio("speedup_ratio", speedup.ratio)?;
         check_ratio("decode_speedup_ratio", speedup.decode_ratio)?;
+        let decode_divisor = speedup.ratio * speedup.decode_ratio;
+        if !(decode_divisor.is_finite() && decode_divisor > 0.0) {
+            let got = format!("{:e}", speedup.decode_ratio);
+            let problem = "times speedup_ratio must be a finite number above 0";
+            return Err(PerfError::new("decode_speedup_ratio", got, problem));
+        }
         let composition = composition.unwrap_or(match law {
             Law::Linear(_) => Composition::Mixed,
             Law::Fixed(_) | Law::Polynomial(_) => Composition::Sum,
@@ -81,12 +87,7 @@ impl TimingModel {
                 ));
             }
         }
-        Ok(TimingModel {
-            law,
-            composition,
-            prefill_divisor: speedup.ratio,
-            decode_divisor: speedup.ratio * speedup.decode_ratio,
-        })
+        Ok(TimingModel { law, composition, prefill_divisor: speedup.ratio, decode_divisor })
     }
 
     /// How long a pass of this shape takes: round half away from zero (ms × 10⁶) of each term. A pass

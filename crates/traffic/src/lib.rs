@@ -7,11 +7,17 @@
 
 mod arrivals;
 mod error;
+mod fields;
+mod lines;
+mod mooncake;
+mod requests;
 mod source;
 mod synthetic;
+mod times;
 
 pub use arrivals::Arrivals;
 pub use error::TrafficError;
+pub use requests::{RequestLine, RequestLines};
 pub use source::{Format, Source, Times, TraceFile, WorkloadSource};
 pub use synthetic::Synthetic;
 

@@ -1,5 +1,7 @@
 //! What a workload is made from, and the one stream type that all kinds become.
 
+use crate::mooncake::MooncakeStream;
+use crate::requests::RequestStream;
 use crate::synthetic::SyntheticStream;
 use crate::{Arrival, Synthetic, TrafficError};
 use std::path::PathBuf;
@@ -12,7 +14,7 @@ pub enum Format {
         /// Prompt tokens that one id stands for (512 in the published traces).
         block_size: u32,
     },
-    /// JSON lines that carry the prompt's tokens.
+    /// JSON lines that carry the prompt's tokens (see [`RequestLine`](crate::RequestLine)).
     Requests,
 }
 
@@ -56,11 +58,29 @@ impl WorkloadSource {
     /// # Errors
     /// A setting without meaning, or a file that cannot be opened.
     pub fn open(&self) -> Result<Source, TrafficError> {
-        let inner = match self {
-            WorkloadSource::Synthetic(plan) => Inner::Synthetic(SyntheticStream::new(plan)?),
-            WorkloadSource::Trace(_) => Inner::Ended,
+        let (inner, limit) = match self {
+            WorkloadSource::Synthetic(plan) => (Inner::Synthetic(SyntheticStream::new(plan)?), None),
+            WorkloadSource::Trace(file) => (file.open()?, file.limit),
         };
-        Ok(Source { inner })
+        Ok(Source { inner, left: limit.unwrap_or(u64::MAX) })
+    }
+}
+
+impl TraceFile {
+    fn open(&self) -> Result<Inner, TrafficError> {
+        if self.limit == Some(0) {
+            return Err(TrafficError::Setting {
+                field: "limit",
+                got: "0".into(),
+                problem: "must be at least 1".into(),
+            });
+        }
+        Ok(match self.format {
+            Format::Mooncake { block_size } => {
+                Inner::Mooncake(Box::new(MooncakeStream::open(&self.path, block_size, self.times)?))
+            }
+            Format::Requests => Inner::Requests(Box::new(RequestStream::open(&self.path, self.times)?)),
+        })
     }
 }
 
@@ -68,24 +88,32 @@ impl WorkloadSource {
 #[derive(Debug)]
 pub struct Source {
     inner: Inner,
+    /// Requests that may still come.
+    left: u64,
 }
 
 #[derive(Debug)]
 enum Inner {
     Synthetic(SyntheticStream),
-    Ended,
+    Mooncake(Box<MooncakeStream>),
+    Requests(Box<RequestStream>),
 }
 
 impl Iterator for Source {
     type Item = Result<Arrival, TrafficError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
         let next = match &mut self.inner {
             Inner::Synthetic(stream) => stream.next_arrival(),
-            Inner::Ended => None,
+            Inner::Mooncake(stream) => stream.next_arrival(),
+            Inner::Requests(stream) => stream.next_arrival(),
         };
         if !matches!(next, Some(Ok(_))) {
-            self.inner = Inner::Ended;
+            self.left = 0;
         }
         next
     }
