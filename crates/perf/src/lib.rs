@@ -1,1 +1,30 @@
-//! windtunnel-perf
+//! Timing sources: how long a pass takes, as a function of its shape alone.
+//!
+//! A model is a plain value, checked once when it is made; asking it costs a few floating-point
+//! operations and never allocates. It knows nothing of schedulers, clocks, files or configuration.
+
+mod law;
+mod model;
+
+pub use law::{Fixed, Law, Linear, Polynomial};
+pub use model::{Composition, Speedup, TimingModel};
+
+use thiserror::Error;
+
+/// A setting of a timing model that has no meaning.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error("{field}: {got} {problem}")]
+pub struct PerfError {
+    /// The setting, under its name in the value it belongs to.
+    pub field: &'static str,
+    /// The value given.
+    pub got: String,
+    /// What is wrong with it, and what would be right.
+    pub problem: String,
+}
+
+impl PerfError {
+    pub(crate) fn new(field: &'static str, got: impl ToString, problem: impl Into<String>) -> PerfError {
+        PerfError { field, got: got.to_string(), problem: problem.into() }
+    }
+}

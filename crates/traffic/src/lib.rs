@@ -1,1 +1,39 @@
-//! windtunnel-traffic
+//! Workloads: where requests come from and when they arrive.
+//!
+//! A source is a stream: one request at a time, in order of arrival, never a list of all of them.
+//! Files are read and checked as they stream, so a bad line is an error at the instant it is reached.
+//! Who runs the requests, and whether the times are followed or a number of requests is kept in flight
+//! instead, is not known here.
+
+mod arrivals;
+mod error;
+mod fields;
+mod lines;
+mod mooncake;
+mod requests;
+mod source;
+mod synthetic;
+mod times;
+
+pub use arrivals::Arrivals;
+pub use error::TrafficError;
+pub use requests::{RequestLine, RequestLines};
+pub use source::{Format, Source, Times, TraceFile, WorkloadSource};
+pub use synthetic::Synthetic;
+
+use windtunnel_engine::{Nanos, Request};
+
+/// Largest number of prompt tokens and of output tokens of one request, so that their sum and every
+/// context fits in 31 bits.
+pub const MAX_TOKENS: u32 = 1 << 30;
+
+/// One request and the time at which it arrives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arrival {
+    /// When. The first arrival of a workload is at 0; equal to `request.arrival`.
+    pub at: Nanos,
+    /// The request. Its id, and its tie, is its ordinal in the workload, from 0.
+    pub request: Request,
+    /// The request's id in its file, where the file gives one.
+    pub name: Option<Box<str>>,
+}

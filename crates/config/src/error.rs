@@ -1,0 +1,71 @@
+//! What is wrong with a configuration: every problem found, each with its place, path, value and
+//! remedy, so that a file is put right in one round.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the file.
+    File {
+        /// Its name.
+        file: Arc<str>,
+        /// The line, from 1; 0 when it is about the whole file.
+        line: usize,
+    },
+    /// In an override.
+    Override(Arc<str>),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File { file, line: 0 } => write!(f, "{file}"),
+            Place::File { file, line } => write!(f, "{file}, line {line}"),
+            Place::Override(text) => write!(f, "--set {text}"),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it was written.
+    pub place: Place,
+    /// The dotted path of the key, empty when it is about the whole.
+    pub path: String,
+    /// What was found and what is allowed.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.place)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Why a configuration was refused. Displays one line for each problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// What is wrong, in the order of the file. Never empty.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.problems.iter().enumerate() {
+            if i > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}

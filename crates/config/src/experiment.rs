@@ -1,0 +1,115 @@
+//! What a configuration means, as plain checked values: a deployment, a workload, and its objectives.
+//!
+//! Whoever holds one of these needs to know nothing of YAML, paths or defaults.
+
+use std::num::NonZeroU32;
+use windtunnel_engine::{Nanos, vllm};
+use windtunnel_perf::TimingModel;
+use windtunnel_router::Policy;
+use windtunnel_traffic::{Source, TrafficError, WorkloadSource};
+
+/// Everything that one prediction needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experiment {
+    /// What serves.
+    pub deployment: Deployment,
+    /// What is asked of it.
+    pub workload: Workload,
+    /// What a good request is, if anything was said.
+    pub sla: Option<Sla>,
+    /// Every value in effect, given or by default, in the layout of the configuration file. Loading it
+    /// again gives the same experiment.
+    pub effective: serde_json::Value,
+}
+
+/// Whose rules hold where the real engine and AISimulate differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Semantics {
+    /// The real engine's.
+    Native,
+    /// Those of AISimulate 0.13.
+    Aisimulate013,
+}
+
+/// What serves: one pool of equal workers of one rank each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deployment {
+    /// Whose rules hold.
+    pub semantics: Semantics,
+    /// Name of the model: a label, the timing does not depend on it.
+    pub model: String,
+    /// Name of the accelerator: a label, the timing does not depend on it.
+    pub hardware: String,
+    /// Version of the engine: a label.
+    pub backend_version: Option<String>,
+    /// Name of the pool, `aggregated`.
+    pub role: &'static str,
+    /// Workers at the start, all ready at 0.
+    pub replicas: NonZeroU32,
+    /// From the decision to add a worker to its readiness. Workers of the start do not wait.
+    pub startup: Nanos,
+    /// How the model is spread over the accelerators of one worker.
+    pub parallelism: Parallelism,
+    /// Accelerators of one worker.
+    pub gpus_per_worker: u32,
+    /// Settings of each rank.
+    pub engine: vllm::Config,
+    /// How long a pass takes.
+    pub timing: TimingModel,
+    /// KV bytes of one token, if given.
+    pub kv_bytes_per_token: Option<u64>,
+    /// Which worker takes the next request.
+    pub router: Policy,
+}
+
+/// How a model is spread. The timing laws of this version do not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parallelism {
+    /// Tensor parallelism.
+    pub tensor: u32,
+    /// Tensor parallelism of the experts. Adds no accelerator.
+    pub moe_tensor: u32,
+    /// Expert parallelism. Adds no accelerator.
+    pub moe_expert: u32,
+}
+
+/// What is asked of a deployment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// What the requests are made from.
+    pub source: WorkloadSource,
+    /// Who decides when a request is sent.
+    pub pace: Pace,
+    /// Instants after this one are not run; requests in flight then stay unfinished.
+    pub max_virtual_time: Option<Nanos>,
+}
+
+impl Workload {
+    /// Begins the stream of requests.
+    ///
+    /// # Errors
+    /// What [`WorkloadSource::open`] refuses.
+    pub fn open(&self) -> Result<Source, TrafficError> {
+        self.source.open()
+    }
+}
+
+/// Who decides when a request is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// The times of the source (open loop).
+    Arrivals,
+    /// The driver: as many as this are in flight, and the next is sent when one ends (closed loop).
+    Concurrency(NonZeroU32),
+}
+
+/// Bounds that make a request a good one. Either those of the tokens or the one of the whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sla {
+    /// Arrival to first token.
+    pub ttft: Option<Nanos>,
+    /// Mean gap between tokens.
+    pub itl: Option<Nanos>,
+    /// Arrival to last token.
+    pub e2e: Option<Nanos>,
+}

@@ -1,0 +1,177 @@
+//! The laws of pass time: fixed, linear and polynomial, each giving milliseconds before speedup.
+//!
+//! Every formula is evaluated in f64 from left to right exactly as its documentation writes it, so
+//! that the same inputs give the same nanosecond on every machine. How the terms of one pass are put
+//! together and rounded is not known here (see `model`).
+
+use crate::PerfError;
+use windtunnel_engine::{DecodeSet, Shape};
+
+/// A constant for prefill work and one for decode work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fixed {
+    /// Milliseconds of a pass that has prefill work.
+    pub prefill_ms: f64,
+    /// Milliseconds of a pass that has decode work.
+    pub decode_ms: f64,
+}
+
+/// A sum of what the pass computes and reads:
+///
+/// ms = base + per_new_token·N + per_new_times_context·Q + per_sequence·S + per_context_token·C
+///
+/// N: tokens computed (chunk tokens and one per decode). Q: Σ new·(new + before) over the prefill
+/// chunks. S: sequences in the pass. C: Σ context of the decodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Linear {
+    /// Milliseconds of any pass that computes something.
+    pub base_ms: f64,
+    /// Milliseconds per token computed.
+    pub per_new_token_ms: f64,
+    /// Milliseconds per unit of new·(new + before) of a prefill chunk.
+    pub per_new_times_context_ms: f64,
+    /// Milliseconds per sequence in the pass.
+    pub per_sequence_ms: f64,
+    /// Milliseconds per token of context of a decode, the token computed in this pass included.
+    pub per_context_token_ms: f64,
+}
+
+/// The polynomials of AISimulate 0.13, which depend on the KV capacity.
+///
+/// Prefill: 4.209989e-7·n² + 1.518344e-2·n + 16.50142 with n = b·(⌊Σ(before + new)/b⌋ − ⌊Σbefore/b⌋)
+/// over b chunks, and 0 if n is 0. Decode: max(1, −25.74·x² + 54.01·x + 5.74) with
+/// x = min(1, Σ context / capacity), and 0 without decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Polynomial {
+    /// Tokens that the KV cache of the rank holds.
+    pub capacity_tokens: u64,
+}
+
+/// One of the laws.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Law {
+    /// Constants.
+    Fixed(Fixed),
+    /// Linear in tokens, sequences and context.
+    Linear(Linear),
+    /// Fitted polynomials.
+    Polynomial(Polynomial),
+}
+
+impl Law {
+    /// Its name in configuration files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Law::Fixed(_) => "fixed",
+            Law::Linear(_) => "linear",
+            Law::Polynomial(_) => "polynomial",
+        }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), PerfError> {
+        let coefficients: &[(&'static str, f64)] = match self {
+            Law::Fixed(fixed) => &[("prefill_ms", fixed.prefill_ms), ("decode_ms", fixed.decode_ms)],
+            Law::Linear(linear) => &[
+                ("base_ms", linear.base_ms),
+                ("per_new_token_ms", linear.per_new_token_ms),
+                ("per_new_times_context_ms", linear.per_new_times_context_ms),
+                ("per_sequence_ms", linear.per_sequence_ms),
+                ("per_context_token_ms", linear.per_context_token_ms),
+            ],
+            Law::Polynomial(polynomial) => {
+                if polynomial.capacity_tokens == 0 {
+                    return Err(PerfError::new("capacity_tokens", 0, "must be at least 1"));
+                }
+                &[]
+            }
+        };
+        for &(field, value) in coefficients {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(PerfError::new(field, value, "must be a finite number of at least 0"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The prefill term, 0 when the pass computes no prefill token.
+    pub(crate) fn prefill_ms(&self, shape: &Shape) -> f64 {
+        let work = PrefillWork::of(shape);
+        if work.new == 0 {
+            return 0.0;
+        }
+        match self {
+            Law::Fixed(fixed) => fixed.prefill_ms,
+            Law::Linear(linear) => linear.ms(work.new, work.new_times_context, work.chunks, 0),
+            Law::Polynomial(_) => {
+                let mean_length = (work.before + work.new) / work.chunks;
+                let mean_before = work.before / work.chunks;
+                let n = (work.chunks * (mean_length - mean_before)) as f64;
+                if n == 0.0 { 0.0 } else { 4.209989e-7 * n * n + 1.518344e-2 * n + 16.50142 }
+            }
+        }
+    }
+
+    /// The decode term, 0 when nothing decodes.
+    pub(crate) fn decode_ms(&self, decode: &DecodeSet) -> f64 {
+        if decode.count == 0 {
+            return 0.0;
+        }
+        match self {
+            Law::Fixed(fixed) => fixed.decode_ms,
+            Law::Linear(linear) => linear.ms(decode.count, 0, decode.count, decode.sum_context),
+            Law::Polynomial(polynomial) => {
+                let x = (decode.sum_context as f64 / polynomial.capacity_tokens as f64).min(1.0);
+                (-25.74 * x * x + 54.01 * x + 5.74).max(1.0)
+            }
+        }
+    }
+}
+
+impl Linear {
+    /// The formula, for N tokens, Q, S sequences and C.
+    fn ms(&self, tokens: u64, new_times_context: u64, sequences: u64, context: u64) -> f64 {
+        self.base_ms
+            + self.per_new_token_ms * tokens as f64
+            + self.per_new_times_context_ms * new_times_context as f64
+            + self.per_sequence_ms * sequences as f64
+            + self.per_context_token_ms * context as f64
+    }
+
+    /// The whole pass as one term: the base is paid once.
+    pub(crate) fn mixed_ms(&self, shape: &Shape) -> f64 {
+        let work = PrefillWork::of(shape);
+        let decode = &shape.decode;
+        if work.new + decode.count == 0 {
+            return 0.0;
+        }
+        self.ms(
+            work.new + decode.count,
+            work.new_times_context,
+            work.chunks + decode.count,
+            decode.sum_context,
+        )
+    }
+}
+
+/// The prefill chunks of a pass as sums. Chunks without a token are no work and are not counted.
+struct PrefillWork {
+    chunks: u64,
+    new: u64,
+    before: u64,
+    new_times_context: u64,
+}
+
+impl PrefillWork {
+    fn of(shape: &Shape) -> PrefillWork {
+        let mut work = PrefillWork { chunks: 0, new: 0, before: 0, new_times_context: 0 };
+        for chunk in shape.prefill {
+            let new = u64::from(chunk.new_tokens);
+            let before = u64::from(chunk.before);
+            work.chunks += u64::from(new > 0);
+            work.new += new;
+            work.before += if new > 0 { before } else { 0 };
+            work.new_times_context = work.new_times_context.saturating_add(new.saturating_mul(new + before));
+        }
+        work
+    }
+}

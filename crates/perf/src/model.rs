@@ -1,0 +1,134 @@
+//! One timing model: a law, how its terms make up a pass, and how much faster than the law it runs.
+//!
+//! The one place where milliseconds become nanoseconds of a pass. What a pass holds is told by its
+//! shape; who runs it and when is not known here.
+
+use crate::PerfError;
+use crate::law::Law;
+use windtunnel_engine::{MAX_NANOS, Nanos, Shape};
+
+/// How the prefill and the decode part of one pass are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Composition {
+    /// A prefill term and a decode term, each divided by its speedup and rounded on its own, then
+    /// added. A linear law pays its base once for each term present.
+    Sum,
+    /// One term for the whole pass. Defined for the linear law only.
+    Mixed,
+}
+
+impl Composition {
+    /// Its name in configuration files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Composition::Sum => "sum",
+            Composition::Mixed => "mixed",
+        }
+    }
+}
+
+/// Divisors of the pass time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speedup {
+    /// Divides every term.
+    pub ratio: f64,
+    /// Divides the decode term once more.
+    pub decode_ratio: f64,
+}
+
+impl Speedup {
+    /// No speedup.
+    pub const NONE: Speedup = Speedup { ratio: 1.0, decode_ratio: 1.0 };
+}
+
+/// Shape → duration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimingModel {
+    law: Law,
+    composition: Composition,
+    prefill_divisor: f64,
+    decode_divisor: f64,
+}
+
+impl TimingModel {
+    /// A checked model. Without a composition, linear is mixed, fixed and polynomial are sums.
+    ///
+    /// # Errors
+    /// A coefficient that is negative or not finite, a speedup that is not finite and above 0, `mixed`
+    /// with a law that does not define it, and a decode speedup in a mixed pass, which has no decode term.
+    pub fn new(
+        law: Law,
+        composition: Option<Composition>,
+        speedup: Speedup,
+    ) -> Result<TimingModel, PerfError> {
+        law.validate()?;
+        check_ratio("speedup_ratio", speedup.ratio)?;
+        check_ratio("decode_speedup_ratio", speedup.decode_ratio)?;
+        let decode_divisor = speedup.ratio * speedup.decode_ratio;
+        if !(decode_divisor.is_finite() && decode_divisor > 0.0) {
+            let got = format!("{:e}", speedup.decode_ratio);
+            let problem = "times speedup_ratio must be a finite number above 0";
+            return Err(PerfError::new("decode_speedup_ratio", got, problem));
+        }
+        let composition = composition.unwrap_or(match law {
+            Law::Linear(_) => Composition::Mixed,
+            Law::Fixed(_) | Law::Polynomial(_) => Composition::Sum,
+        });
+        if composition == Composition::Mixed {
+            if !matches!(law, Law::Linear(_)) {
+                let problem = format!("is not defined for {} timing, allowed is sum", law.name());
+                return Err(PerfError::new("composition", composition.name(), problem));
+            }
+            if speedup.decode_ratio != 1.0 {
+                return Err(PerfError::new(
+                    "decode_speedup_ratio",
+                    speedup.decode_ratio,
+                    "needs composition sum: a mixed pass has no decode term of its own",
+                ));
+            }
+        }
+        Ok(TimingModel { law, composition, prefill_divisor: speedup.ratio, decode_divisor })
+    }
+
+    /// How long a pass of this shape takes: round half away from zero (ms × 10⁶) of each term. A pass
+    /// without tokens takes 0; none takes longer than [`MAX_NANOS`].
+    pub fn pass_duration(&self, shape: &Shape) -> Nanos {
+        if let (Composition::Mixed, Law::Linear(linear)) = (self.composition, &self.law) {
+            return whole_nanos(linear.mixed_ms(shape) / self.prefill_divisor);
+        }
+        let prefill = if shape.prefill.is_empty() {
+            Nanos::ZERO
+        } else {
+            whole_nanos(self.law.prefill_ms(shape) / self.prefill_divisor)
+        };
+        prefill + whole_nanos(self.law.decode_ms(&shape.decode) / self.decode_divisor)
+    }
+
+    /// The law.
+    pub fn law(&self) -> &Law {
+        &self.law
+    }
+
+    /// The composition in effect.
+    pub fn composition(&self) -> Composition {
+        self.composition
+    }
+}
+
+fn check_ratio(field: &'static str, ratio: f64) -> Result<(), PerfError> {
+    if ratio == 0.0 {
+        let problem = "is not accepted: AISimulate 0.13 treats 0 as unscaled, so leave the key out";
+        return Err(PerfError::new(field, ratio, problem));
+    }
+    if ratio.is_finite() && ratio > 0.0 {
+        Ok(())
+    } else {
+        Err(PerfError::new(field, ratio, "must be a finite number above 0"))
+    }
+}
+
+fn whole_nanos(ms: f64) -> Nanos {
+    // A float beyond the range of u64 becomes its largest value; the bound then makes it a time that
+    // can still be added to another one.
+    Nanos(((ms * 1e6).round() as u64).min(MAX_NANOS))
+}

@@ -1,0 +1,256 @@
+//! Request files: JSON lines that carry the tokens of every prompt and output, the format of the
+//! scheduler oracles.
+//!
+//! The line, its reader and its meaning as a request are public, for tools that drive requests by
+//! steps or abort them; the stream below them serves predictions, which do neither.
+
+use crate::fields::{self, Fields, LineFault};
+use crate::lines::{Fault, Lines};
+use crate::times::TimeLine;
+use crate::{Arrival, MAX_TOKENS, Times, TrafficError};
+use serde::Deserialize;
+use serde_json::Value;
+use std::path::Path;
+use windtunnel_engine::{Content, Nanos, OutputPlan, Request, RequestId};
+
+/// One line of a request file. A field that is null counts as not given.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestLine {
+    /// Name of the request.
+    pub id: Box<str>,
+    /// The prompt's tokens, at least one.
+    pub prompt_token_ids: Vec<u32>,
+    /// Most output tokens, 1 to 2^24.
+    pub max_tokens: u32,
+    /// The output tokens, in order.
+    pub output_token_ids: Option<Vec<u32>>,
+    /// When the request arrives, in milliseconds.
+    pub arrival_ms: Option<f64>,
+    /// Or: the scheduler step before which it arrives.
+    pub arrival_step: Option<u64>,
+    /// vLLM's priority, the smaller the more urgent; 0 if not given.
+    pub priority: Option<i32>,
+    /// Tokens that end the output when they are generated.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// The scheduler step before which the request is aborted.
+    pub abort_step: Option<u64>,
+    /// When the request is aborted, in milliseconds.
+    pub abort_ms: Option<f64>,
+    /// Whether the end-of-sequence token is ignored. Outputs are planned, so this never shortens one;
+    /// SGLang reserves memory by it.
+    pub ignore_eos: Option<bool>,
+}
+
+const KNOWN: [&str; 11] = [
+    "id",
+    "prompt_token_ids",
+    "max_tokens",
+    "output_token_ids",
+    "arrival_ms",
+    "arrival_step",
+    "priority",
+    "stop_token_ids",
+    "abort_step",
+    "abort_ms",
+    "ignore_eos",
+];
+
+/// Most output tokens of a line: each one is kept, so this bounds the memory of a request.
+const MAX_OUTPUT_TOKENS: u32 = 1 << 24;
+/// Output token of a position behind a given list of output tokens.
+const PADDING_TOKEN: u32 = 199_999;
+
+impl RequestLine {
+    /// The request that this line, the `ordinal`-th of its file from 0, describes.
+    ///
+    /// Output token k is `output_token_ids[k]`, 199999 behind the end of that list, and without a list
+    /// (or with an empty one) 100000 + (997·ordinal + k) mod 90000. A stop token among them ends the
+    /// output.
+    pub fn into_request(self, ordinal: u64, arrival: Nanos) -> Request {
+        let max_tokens = self.max_tokens as usize;
+        let tokens: Box<[u32]> = match self.output_token_ids {
+            Some(given) if !given.is_empty() => {
+                let padding = std::iter::repeat(PADDING_TOKEN);
+                given.into_iter().chain(padding).take(max_tokens).collect()
+            }
+            _ => {
+                // Reduced first, so that no ordinal overflows; the sum is below 90000 and fits.
+                let first = 997 * (ordinal % 90_000);
+                (0..u64::from(self.max_tokens)).map(|k| 100_000 + ((first + k) % 90_000) as u32).collect()
+            }
+        };
+        let stop_tokens = self.stop_token_ids.unwrap_or_default();
+        let stop_at = tokens.iter().position(|token| stop_tokens.contains(token));
+        Request {
+            id: RequestId(ordinal),
+            arrival,
+            // Prompts are bounded by MAX_TOKENS when a line is read.
+            prompt_tokens: self.prompt_token_ids.len() as u32,
+            content: Content::Tokens(self.prompt_token_ids.into()),
+            output: OutputPlan {
+                max_tokens: self.max_tokens,
+                stop_after: stop_at.map(|k| k as u32 + 1),
+                tokens: Some(tokens),
+            },
+            priority: self.priority.unwrap_or(0),
+            tie: ordinal,
+        }
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        let prompt = self.prompt_token_ids.len();
+        if prompt == 0 || prompt > MAX_TOKENS as usize {
+            let allowed = format!("allowed are 1 to {MAX_TOKENS}");
+            return Err(Fault::new("prompt_token_ids", format!("got {prompt} tokens"), allowed));
+        }
+        if self.max_tokens == 0 || self.max_tokens > MAX_OUTPUT_TOKENS {
+            let allowed = format!("allowed is an integer from 1 to {MAX_OUTPUT_TOKENS}");
+            return Err(Fault::new("max_tokens", format!("got {}", self.max_tokens), allowed));
+        }
+        for (field, ms) in [("arrival_ms", self.arrival_ms), ("abort_ms", self.abort_ms)] {
+            if let Some(ms) = ms
+                && !(ms.is_finite() && ms >= 0.0)
+            {
+                let allowed = "allowed is a number of milliseconds of at least 0";
+                return Err(Fault::new(field, format!("got {ms}"), allowed));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lines of a request file, plain or gzip. Ends after its first error.
+#[derive(Debug)]
+pub struct RequestLines {
+    lines: Lines,
+    read: u64,
+    ended: bool,
+}
+
+impl RequestLines {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn open(path: &Path) -> Result<RequestLines, TrafficError> {
+        Ok(RequestLines { lines: Lines::open(path)?, read: 0, ended: false })
+    }
+
+    fn read_line(&mut self) -> Option<Result<RequestLine, TrafficError>> {
+        let line = match self.lines.next_line() {
+            None if self.read == 0 => return Some(Err(self.lines.empty())),
+            None => return None,
+            Some(Err(error)) => return Some(Err(error)),
+            Some(Ok(line)) => line,
+        };
+        let parsed = match serde_json::from_slice::<RequestLine>(line) {
+            Ok(parsed) => parsed.check().map(|()| parsed).map_err(LineFault::from),
+            Err(error) => Err(explain(line, &error)),
+        };
+        self.read += 1;
+        Some(parsed.map_err(|fault| match fault {
+            LineFault::Syntax(problem) => self.lines.syntax(problem),
+            LineFault::Field(fault) => self.lines.field(fault),
+        }))
+    }
+
+    /// An error about the line read last.
+    fn refuse(&self, fault: Fault) -> TrafficError {
+        self.lines.field(fault)
+    }
+}
+
+impl Iterator for RequestLines {
+    type Item = Result<RequestLine, TrafficError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.read_line();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+/// Finds the field because of which a line is not a [`RequestLine`].
+fn explain(line: &[u8], error: &serde_json::Error) -> LineFault {
+    let found = Fields::parse(line).and_then(|fields| {
+        let fields = fields.distinct()?;
+        for (name, value) in &fields {
+            if !(value.is_null() && KNOWN.contains(&&**name)) {
+                check_type(name, value)?;
+            }
+        }
+        for required in &KNOWN[..3] {
+            if !fields.iter().any(|(name, value)| name == required && !value.is_null()) {
+                return Err(fields::missing(required).into());
+            }
+        }
+        Ok(())
+    });
+    found.err().unwrap_or_else(|| LineFault::Syntax(error.to_string()))
+}
+
+fn check_type(field: &str, value: &Value) -> Result<(), Fault> {
+    match field {
+        "id" => fields::text(field, value).map(drop),
+        "prompt_token_ids" | "output_token_ids" | "stop_token_ids" => {
+            fields::integers(field, value, u32::MAX.into()).map(drop)
+        }
+        "max_tokens" => fields::integer(field, value, 1, MAX_OUTPUT_TOKENS.into()).map(drop),
+        "arrival_ms" | "abort_ms" => fields::milliseconds(field, value).map(drop),
+        "arrival_step" | "abort_step" => fields::integer(field, value, 0, u64::MAX).map(drop),
+        "priority" => fields::signed(field, value).map(drop),
+        "ignore_eos" => fields::boolean(field, value).map(drop),
+        _ => Err(fields::unknown(field, &KNOWN)),
+    }
+}
+
+/// The stream of a request file whose requests arrive by time.
+#[derive(Debug)]
+pub(crate) struct RequestStream {
+    lines: RequestLines,
+    times: TimeLine,
+    next: u64,
+}
+
+impl RequestStream {
+    pub(crate) fn open(path: &Path, times: Times) -> Result<RequestStream, TrafficError> {
+        let times = TimeLine::new(times)?;
+        Ok(RequestStream { lines: RequestLines::open(path)?, times, next: 0 })
+    }
+
+    pub(crate) fn next_arrival(&mut self) -> Option<Result<Arrival, TrafficError>> {
+        let line = match self.lines.next()? {
+            Ok(line) => line,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(self.arrival(line).map_err(|fault| self.lines.refuse(fault)))
+    }
+
+    fn arrival(&mut self, mut line: RequestLine) -> Result<Arrival, Fault> {
+        let by_step =
+            "arrivals and aborts by scheduler step belong to conformance runs; a prediction has times";
+        let refused = [
+            ("arrival_step", line.arrival_step.map(|step| step.to_string()), by_step),
+            ("abort_step", line.abort_step.map(|step| step.to_string()), by_step),
+            (
+                "abort_ms",
+                line.abort_ms.map(|ms| ms.to_string()),
+                "aborts are not supported in predictions yet",
+            ),
+        ];
+        for (field, value, why) in refused {
+            if let Some(value) = value {
+                return Err(Fault::new(field, format!("got {value}"), why));
+            }
+        }
+        let at = self.times.at("arrival_ms", line.arrival_ms)?;
+        let ordinal = self.next;
+        self.next += 1;
+        let name = std::mem::take(&mut line.id);
+        Ok(Arrival { at, request: line.into_request(ordinal, at), name: Some(name) })
+    }
+}
