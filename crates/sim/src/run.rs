@@ -78,7 +78,7 @@ pub struct Outcome {
 /// # Errors
 /// A bad line of the workload, a destination that cannot be written, an interruption, or requests that
 /// nothing will wake.
-pub fn run(experiment: &Experiment, options: Options<'_>) -> Result<Outcome, SimError> {
+pub fn run<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Outcome, SimError> {
     Run::new(experiment, options)?.run(&experiment.workload)
 }
 
@@ -153,8 +153,11 @@ impl<'a> Run<'a> {
             self.send(arrival, now)?;
         }
         let cutoff = self.cutoff;
-        while self.observer.next_instant() <= cutoff && self.busy() {
+        while self.busy() {
             let next = self.observer.next_instant();
+            if next == Nanos::NEVER || next > cutoff {
+                break;
+            }
             self.observe_before(next + Nanos(1))?;
         }
         for at in 0..self.workers.len() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::Deployment;
 use windtunnel_engine::vllm::{Config, ConfigError, Rank, RankStats, Stepper};
-use windtunnel_engine::{FinishReason, Nanos, Outcome, Rejection, Scheduled, Shape};
+use windtunnel_engine::{FinishReason, Nanos, Outcome, Scheduled, Shape};
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, CollectorOptions, RankRow, Refusal, RequestRecord, Role};
 use windtunnel_traffic::Arrival;
