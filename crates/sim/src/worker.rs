@@ -345,10 +345,11 @@ fn note_scheduled(
     }
     if scheduled.tokens > 0 {
         row.passes += 1;
-        row.prefill_passes += u64::from(!scheduled.prefill.is_empty());
-        row.decode_passes += u64::from(scheduled.decode.count > 0);
-        row.prefill_tokens += scheduled.tokens - scheduled.decode.count;
-        row.decode_tokens += scheduled.decode.count;
+        let decode_tokens = scheduled.tokens - scheduled.prefill_tokens;
+        row.prefill_passes += u64::from(scheduled.prefill_tokens > 0);
+        row.decode_passes += u64::from(decode_tokens > 0);
+        row.prefill_tokens += scheduled.prefill_tokens;
+        row.decode_tokens += decode_tokens;
     }
 }
 

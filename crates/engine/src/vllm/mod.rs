@@ -16,6 +16,6 @@ mod sequence;
 mod steady;
 mod waiting;
 
-pub use config::{Config, ConfigError, Policy, PreemptionMode};
+pub use config::{Config, ConfigError, Policy, PreemptionMode, ResumedWork};
 pub use rank::{Rank, RankStats, Stepper};
 pub use steady::Steady;

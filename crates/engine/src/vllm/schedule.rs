@@ -1,7 +1,7 @@
 //! Scheduling a pass: the running requests, and what follows from it
 //! (vllm/v1/core/sched/scheduler.py, `schedule`, version 0.33.0).
 
-use super::config::{Policy, PreemptionMode};
+use super::config::{Policy, PreemptionMode, ResumedWork};
 use super::flight::{Member, Pass};
 use super::rank::{Rank, Stepper};
 use super::sequence::State;
@@ -259,13 +259,15 @@ impl Rank {
         out.tokens = self.decoders.count;
         for member in &round.pass.members {
             out.tokens += u64::from(member.tokens);
-            if member.prefill {
-                out.prefill.push(Chunk { new_tokens: member.tokens, before: member.before });
+            out.prefill_tokens += if member.prefill { u64::from(member.tokens) } else { 0 };
+            let chunk = Chunk { new_tokens: member.tokens, before: member.before };
+            if !member.prefill {
+                out.decode.add(chunk.before + 1);
+            } else if self.config.resumed_work == ResumedWork::Prefill {
+                out.prefill.push(chunk);
             } else {
-                let context = u64::from(member.before) + 1;
-                out.decode.count += 1;
-                out.decode.sum_context += context;
-                out.decode.sum_context_squared += u128::from(context) * u128::from(context);
+                let s = &self.sequences[member.slot as usize];
+                count_as_reference(chunk, s.prompt, s.known, out);
             }
         }
         round.pass.tokens = out.tokens;
@@ -334,5 +336,19 @@ impl Rank {
                 self.remind(slot);
             }
         }
+    }
+}
+
+/// [`ResumedWork::PromptAndDecode`]: the chunk's part of the prompt as prefill, and a decode if it reaches
+/// the last known token and is not the end of a first prefill.
+fn count_as_reference(chunk: Chunk, prompt: u32, known: u32, out: &mut Scheduled) {
+    let end = chunk.before + chunk.new_tokens;
+    let before = chunk.before.min(prompt);
+    let new_tokens = end.min(prompt) - before;
+    if new_tokens > 0 {
+        out.prefill.push(Chunk { new_tokens, before });
+    }
+    if end == known && (known > prompt || new_tokens == 0) {
+        out.decode.add(known);
     }
 }

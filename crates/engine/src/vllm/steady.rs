@@ -16,14 +16,6 @@ pub struct Steady {
     pub decode: DecodeSet,
 }
 
-impl DecodeSet {
-    /// The set one pass later: every context is one token longer.
-    pub fn grow(&mut self) {
-        self.sum_context_squared += 2 * u128::from(self.sum_context) + u128::from(self.count);
-        self.sum_context += self.count;
-    }
-}
-
 impl Rank {
     /// The stretch of steady passes that begins with the next `schedule`, if there is one: no request
     /// needs a block or a cache entry, none ends, and none can be admitted. With asynchronous scheduling

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use windtunnel_engine::vllm::{Config, Policy, PreemptionMode};
+use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
 
 /// The oracle's config. Defaults are the oracle's own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -126,6 +126,7 @@ impl Settings {
             max_num_queued_reqs: None,
             max_num_queued_tokens: None,
             kv_events: self.kv_events,
+            resumed_work: ResumedWork::Prefill,
         }
     }
 }
