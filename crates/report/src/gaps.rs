@@ -156,7 +156,7 @@ impl Entered {
             percentiles: positions.map(|p| {
                 let low = x(p.below);
                 let above = if p.hundredths == 0 { low } else { x(p.below + 1) };
-                Some(low + (above - low) * (p.hundredths as f64 / 100.0))
+                Some((low + (above - low) * (p.hundredths as f64 / 100.0)).min(above))
             }),
         }
     }

@@ -16,8 +16,12 @@ impl Samples {
         self.values.extend(value);
     }
 
-    pub(crate) fn merge(&mut self, mut other: Samples) {
-        self.values.append(&mut other.values);
+    pub(crate) fn merge(&mut self, other: Samples) {
+        if self.values.is_empty() {
+            *self = other;
+        } else {
+            self.values.extend(other.values);
+        }
     }
 
     /// The statistics in a unit that holds `per_unit` of the values' own.
