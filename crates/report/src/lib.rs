@@ -17,6 +17,7 @@ mod numbers;
 mod output;
 mod percentile;
 mod rank;
+mod ratio;
 mod record;
 mod report;
 mod requests;

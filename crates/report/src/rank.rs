@@ -1,5 +1,6 @@
 //! What one rank did in a run: plain counters that its driver fills and hands over at the end.
 
+use crate::ratio::part;
 use serde::Serialize;
 use windtunnel_engine::Nanos;
 
@@ -90,7 +91,8 @@ impl RankRow {
     }
 
     /// Adds the counts of the same rank, or of another one when rows are summed. Of the peaks the larger
-    /// usage stays, together with its own pool.
+    /// usage stays, together with its own pool; of equal ones, that of the larger pool, so that the order
+    /// of additions cannot show.
     pub(crate) fn add(&mut self, other: &RankRow) {
         self.passes += other.passes;
         self.prefill_passes += other.prefill_passes;
@@ -102,11 +104,12 @@ impl RankRow {
         self.preemptions += other.preemptions;
         self.evicted_blocks += other.evicted_blocks;
         self.busy += other.busy;
-        let usage = |row: &RankRow, by: &RankRow| {
-            u128::from(row.peak_kv_blocks) * u128::from(by.usable_kv_blocks.max(1))
-        };
-        if usage(other, self) > usage(self, other) {
-            (self.peak_kv_blocks, self.usable_kv_blocks) = (other.peak_kv_blocks, other.usable_kv_blocks);
+        let pool = |row: &RankRow| (row.peak_kv_blocks, row.usable_kv_blocks);
+        let ((mine, my_pool), (theirs, their_pool)) = (pool(self), pool(other));
+        let my_usage = u128::from(mine) * u128::from(their_pool.max(1));
+        let their_usage = u128::from(theirs) * u128::from(my_pool.max(1));
+        if (their_usage, their_pool, theirs) > (my_usage, my_pool, mine) {
+            (self.peak_kv_blocks, self.usable_kv_blocks) = pool(other);
         }
     }
 
@@ -121,7 +124,23 @@ impl RankRow {
     }
 }
 
-/// `of / whole`, none for an empty whole.
-pub(crate) fn part(of: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| of as f64 / whole as f64)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_pool_wins_whichever_comes_first() {
+        let row = |peak_kv_blocks, usable| RankRow {
+            peak_kv_blocks,
+            ..RankRow::new(Role::Aggregated, 0, 0, usable)
+        };
+        for (a, b, want) in [((3, 10), (4, 20), (3, 10)), ((0, 5), (0, 7), (0, 7)), ((2, 4), (1, 2), (2, 4))]
+        {
+            let (a, b) = (row(a.0, a.1), row(b.0, b.1));
+            for (mut first, second) in [(a, b), (b, a)] {
+                first.add(&second);
+                assert_eq!((first.peak_kv_blocks, first.usable_kv_blocks), want);
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! requests.jsonl: one compact object per request that ended, in the order of the workload. Every line
 //! has the same fields; what is undefined for a request is null.
 
+use crate::ratio::ratio;
 use crate::record::{Captured, Refusal, RequestRecord};
 use crate::report::Report;
 use serde::Serialize;
@@ -84,7 +85,7 @@ impl<'a> Line<'a> {
             ttft_ms: ms(record.ttft()),
             ttst_ms: ms(record.ttst()),
             e2e_latency_ms: ms(record.e2e()),
-            itl_ms: record.tpot_picos().map(|picos| picos as f64 / 1e9),
+            itl_ms: record.tpot_picos().and_then(|picos| ratio(picos.into(), 1_000_000_000)),
             input_length: record.input_tokens,
             requested_output_length: record.requested_output_tokens,
             output_length: record.output_tokens,

@@ -4,6 +4,7 @@
 use crate::error::ReportError;
 use crate::numbers::{grouped, percent, short};
 use crate::rank::{RankRow, Role};
+use crate::ratio::part;
 use crate::report::Report;
 use crate::summary::{Number, Summary};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
@@ -143,7 +144,7 @@ fn facts(summary: &Summary) -> Vec<(&'static str, String)> {
     ));
     if let Number::Integer(good) = summary.get("goodput_completed_requests") {
         let completed = integer("completed_requests");
-        let share = crate::rank::part(good, completed).map_or(MISSING.to_owned(), percent);
+        let share = part(good, completed).map_or(MISSING.to_owned(), percent);
         lines.push((
             "Goodput",
             format!(
