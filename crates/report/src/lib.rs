@@ -26,6 +26,7 @@ mod sla;
 mod summary;
 mod table;
 mod telemetry;
+mod workers;
 
 pub use collector::{Collector, CollectorOptions};
 pub use error::ReportError;

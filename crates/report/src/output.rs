@@ -190,3 +190,21 @@ impl OutputDir {
         Ok(written)
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_an_error_with_the_path() {
+        let path = PathBuf::from("/dev/full");
+        let file = File::options().write(true).open(&path).unwrap();
+        // Named as renamed, so that nobody tries to remove the device.
+        let partial = Partial { path, name: FileName::Events, renamed: true };
+        let mut out = OutputFile { writer: BufWriter::new(file), partial };
+        let written = out.write_all(b"x").and_then(|()| out.flush());
+        let error = ReportError::from(written.unwrap_err());
+        assert!(matches!(error, ReportError::File { .. }));
+        assert!(error.to_string().starts_with("cannot write /dev/full: No space left"), "{error}");
+    }
+}

@@ -46,8 +46,9 @@ pub struct RankRow {
     pub prefill_tokens: u64,
     /// Tokens computed by decoding requests.
     pub decode_tokens: u64,
-    /// Prompt tokens looked up in the prefix cache, resumed requests left out (vLLM 0.33.0
-    /// v1/core/kv_cache_manager.py counts preempted requests apart).
+    /// Prompt tokens of requests admitted for the first time, which are looked up in the prefix cache.
+    /// vLLM 0.33.0 (`record_prefix_cache_stats`): entered once a request has its blocks, and not again
+    /// when it comes back from a preemption.
     pub prefix_cache_queries: u64,
     /// Those of them that were found.
     pub prefix_cache_hits: u64,

@@ -6,7 +6,7 @@ use crate::record::{Captured, Refusal, RequestRecord};
 use crate::report::Report;
 use serde::Serialize;
 use std::io::{self, Write};
-use windtunnel_engine::Nanos;
+use windtunnel_engine::{FinishReason, Nanos};
 
 impl Report {
     /// Writes requests.jsonl. Nothing is written unless requests were captured.
@@ -63,7 +63,11 @@ impl<'a> Line<'a> {
                 terminal_status: "completed",
                 ..Line::of(record)
             },
-            Captured::Cancelled(record) => Line { terminal_status: "canceled", ..Line::of(record) },
+            Captured::Cancelled(record) => Line {
+                finish_reason: Some(FinishReason::Abort.as_str()),
+                terminal_status: "canceled",
+                ..Line::of(record)
+            },
             Captured::Failed(record, cause) => {
                 Line { terminal_status: "failed", detail: Some(cause.to_string()), ..Line::of(record) }
             }
