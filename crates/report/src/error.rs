@@ -1,4 +1,6 @@
-//! What can go wrong when a report is written, each with the path and the cause.
+//! What can go wrong when a report is written, each with the path and the cause, so that a command can
+//! tell a full disk from a folder in use and from a reader who has seen enough. How a command reports
+//! it, and with which exit code, is not known here.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Numbers for people: thousands separated, no more digits than a table cell can use. Files never go
-//! through here.
+//! Numbers for people: thousands separated, no more digits than a table cell can use. One rule for every
+//! cell, so that columns have a known width. Files never go through here: they hold exact values.
 
 /// A whole number with separated thousands.
 pub(crate) fn grouped(n: u64) -> String {
@@ -24,7 +24,7 @@ pub(crate) fn short(x: f64) -> String {
         return millions(x);
     }
     let decimals = match x {
-        x if x == 0.0 => 2,
+        0.0 => 2,
         x if x < 0.9995 => 3,
         x if x < 999.995 => 2,
         x if x < 99_999.95 => 1,

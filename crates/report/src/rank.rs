@@ -1,4 +1,6 @@
-//! What one rank did in a run: plain counters that its driver fills and hands over at the end.
+//! What one rank did in a run: plain counters that its driver fills and hands over at the end, how rows
+//! are added up, and the ratios that follow from them. How a driver counts, and how a row is written or
+//! printed, is not known here.
 
 use crate::ratio::part;
 use serde::Serialize;

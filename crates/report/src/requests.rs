@@ -1,5 +1,6 @@
 //! requests.jsonl: one compact object per request that ended, in the order of the workload. Every line
-//! has the same fields; what is undefined for a request is null.
+//! has the same fields; what is undefined for a request is null. The latencies themselves are defined
+//! with the record.
 
 use crate::ratio::ratio;
 use crate::record::{Captured, Refusal, RequestRecord};

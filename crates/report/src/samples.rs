@@ -1,4 +1,6 @@
-//! Exact values of one latency, one per request: eight bytes each, nothing else is kept.
+//! Exact values of one latency, one per request: eight bytes each, nothing else is kept, because exact
+//! percentiles need every value and a run may have millions of requests. Which latency it is, and in
+//! which unit, its owner knows.
 
 use crate::moments::Moments;
 use crate::percentile::{PERCENTILES, PercentileMethod};
