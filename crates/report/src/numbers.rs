@@ -1,5 +1,6 @@
 //! Numbers for people: thousands separated, no more digits than a table cell can use. One rule for every
-//! cell, so that columns have a known width. Files never go through here: they hold exact values.
+//! cell, so that columns have a known width and fit a terminal. Files never go through here: they hold exact
+//! values.
 
 /// A whole number with separated thousands.
 pub(crate) fn grouped(n: u64) -> String {

@@ -1,5 +1,6 @@
 //! The workers' part of the table on the terminal: one row each while they are few, one line when they
-//! are many.
+//! are many. Ranks are added up here, for the eye only; files list every rank. How a table is drawn is
+//! not known here.
 
 use crate::numbers::{grouped, short_count};
 use crate::rank::{RankRow, Role};
@@ -43,28 +44,40 @@ fn by_worker(ranks: &[RankRow]) -> Vec<Worker> {
 }
 
 fn table(workers: &[Worker], duration_ms: f64) -> String {
-    let share = |x: Option<f64>| x.map_or(MISSING.to_owned(), |x| format!("{:.1}", x * 100.0));
-    let busy = |worker: &Worker| {
-        (duration_ms > 0.0).then(|| worker.sum.busy.as_ms() / duration_ms / worker.ranks as f64)
-    };
-    let columns: [(&str, Box<dyn Fn(&Worker) -> String + '_>); 10] = [
-        ("Worker", Box::new(name)),
-        ("ranks", Box::new(|worker| grouped(worker.ranks))),
-        ("passes", Box::new(|worker| short_count(worker.sum.passes))),
-        ("prefill\ntokens", Box::new(|worker| short_count(worker.sum.prefill_tokens))),
-        ("decode\ntokens", Box::new(|worker| short_count(worker.sum.decode_tokens))),
-        ("hit rate\n(%)", Box::new(move |worker| share(worker.sum.prefix_cache_hit_rate()))),
-        ("peak KV\n(%)", Box::new(move |worker| share(worker.sum.peak_kv_usage()))),
-        ("preempted", Box::new(|worker| short_count(worker.sum.preemptions))),
-        ("evicted\nblocks", Box::new(|worker| short_count(worker.sum.evicted_blocks))),
-        ("busy\n(%)", Box::new(move |worker| share(busy(worker)))),
+    let mut header = vec![
+        "Worker",
+        "passes",
+        "prefill\ntokens",
+        "decode\ntokens",
+        "hit rate\n(%)",
+        "peak KV\n(%)",
+        "preempted",
+        "evicted\nblocks",
+        "busy\n(%)",
     ];
-    let grouped_ranks = workers.iter().any(|worker| worker.ranks > 1);
-    let columns: Vec<_> = columns.into_iter().filter(|(name, _)| grouped_ranks || *name != "ranks").collect();
-    let header: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-    let rows: Vec<Vec<String>> =
-        workers.iter().map(|worker| columns.iter().map(|(_, cell)| cell(worker)).collect()).collect();
+    let mut rows: Vec<Vec<String>> = workers.iter().map(|worker| cells(worker, duration_ms)).collect();
+    if workers.iter().any(|worker| worker.ranks > 1) {
+        header.insert(1, "ranks");
+        rows.iter_mut().zip(workers).for_each(|(row, worker)| row.insert(1, grouped(worker.ranks)));
+    }
     draw(&header, &rows)
+}
+
+fn cells(worker: &Worker, duration_ms: f64) -> Vec<String> {
+    let share = |x: Option<f64>| x.map_or(MISSING.to_owned(), |x| format!("{:.1}", x * 100.0));
+    let Worker { sum, ranks } = worker;
+    let busy = (duration_ms > 0.0).then(|| sum.busy.as_ms() / duration_ms / *ranks as f64);
+    vec![
+        name(worker),
+        short_count(sum.passes),
+        short_count(sum.prefill_tokens),
+        short_count(sum.decode_tokens),
+        share(sum.prefix_cache_hit_rate()),
+        share(sum.peak_kv_usage()),
+        short_count(sum.preemptions),
+        short_count(sum.evicted_blocks),
+        share(busy),
+    ]
 }
 
 fn name(worker: &Worker) -> String {
