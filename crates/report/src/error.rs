@@ -1,4 +1,6 @@
-//! What can go wrong when a report is written, each with the path and the cause.
+//! What can go wrong when a report is written, each with the path and the cause, so that a command can
+//! tell a full disk from a folder in use and from a reader who has seen enough. How a command reports
+//! it, and with which exit code, is not known here.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,11 +39,22 @@ pub enum ReportError {
     /// Standard output failed in another way.
     #[error("cannot write to standard output: {0}")]
     Stdout(io::Error),
+    /// A writer that has no path failed.
+    #[error("cannot write the report: {0}")]
+    Writer(io::Error),
 }
 
 impl ReportError {
     pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReportError {
         let path = path.to_owned();
         move |source| ReportError::File { action, path, source }
+    }
+}
+
+/// The error of a writer. An [`crate::OutputFile`] puts the path and the cause inside; they come out
+/// again here.
+impl From<io::Error> for ReportError {
+    fn from(error: io::Error) -> ReportError {
+        error.downcast::<ReportError>().unwrap_or_else(ReportError::Writer)
     }
 }

@@ -7,11 +7,15 @@
 use crate::histogram::Histogram;
 use crate::moments::Moments;
 use crate::percentile::{PERCENTILES, PercentileMethod};
+use crate::ratio::ratio;
 use crate::summary::Stats;
 use windtunnel_engine::Nanos;
 
 /// A gap of one nanosecond, as a rate in micro-tokens per second.
 const MICRO_RATE: u64 = 1_000_000_000_000_000;
+
+const MICROS_PER_TOKEN: u64 = 1_000_000;
+const NANOS_PER_MS: u64 = 1_000_000;
 
 /// The rate of one token per gap, in tokens per second.
 fn rate(gap: u64) -> f64 {
@@ -122,11 +126,11 @@ impl Entered {
         let x = |rank| self.exact_ends(n, rank, lookup(&ranks, &values, rank));
         Stats {
             count: n,
-            mean: self.gaps.mean(1e6),
-            std: self.gaps.std(1e6),
-            min: Some(self.min as f64 / 1e6),
-            max: Some(self.max as f64 / 1e6),
-            percentiles: positions.map(|p| Some(p.of_integers(x) as f64 / 1e8)),
+            mean: self.gaps.mean(NANOS_PER_MS),
+            std: self.gaps.std(NANOS_PER_MS),
+            min: ratio(self.min.into(), NANOS_PER_MS.into()),
+            max: ratio(self.max.into(), NANOS_PER_MS.into()),
+            percentiles: positions.map(|p| ratio(p.of_integers(x), 100 * u128::from(NANOS_PER_MS))),
         }
     }
 
@@ -149,14 +153,14 @@ impl Entered {
         Stats {
             count: n,
             // Each rate was rounded to a micro-token, which may lead just outside the exact ends.
-            mean: self.rates.mean(1e6).map(|mean| mean.clamp(min, max)),
-            std: self.rates.std(1e6),
+            mean: self.rates.mean(MICROS_PER_TOKEN).map(|mean| mean.clamp(min, max)),
+            std: self.rates.std(MICROS_PER_TOKEN),
             min: Some(min),
             max: Some(max),
             percentiles: positions.map(|p| {
                 let low = x(p.below);
                 let above = if p.hundredths == 0 { low } else { x(p.below + 1) };
-                Some(low + (above - low) * (p.hundredths as f64 / 100.0))
+                Some((low + (above - low) * (p.hundredths as f64 / 100.0)).min(above))
             }),
         }
     }

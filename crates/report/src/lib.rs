@@ -17,6 +17,7 @@ mod numbers;
 mod output;
 mod percentile;
 mod rank;
+mod ratio;
 mod record;
 mod report;
 mod requests;
@@ -25,6 +26,7 @@ mod sla;
 mod summary;
 mod table;
 mod telemetry;
+mod workers;
 
 pub use collector::{Collector, CollectorOptions};
 pub use error::ReportError;

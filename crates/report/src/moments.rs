@@ -4,6 +4,8 @@
 //! Additions saturate. Saturating addition of non-negative numbers does not depend on order either, and
 //! a saturated sum reports no deviation instead of a wrong one.
 
+use crate::ratio::ratio;
+
 /// Sums over weighted integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moments {
@@ -35,18 +37,12 @@ impl Moments {
     }
 
     /// The mean in a unit that holds `per_unit` of the summed ones. None without values.
-    pub(crate) fn mean(&self, per_unit: f64) -> Option<f64> {
-        if self.count == 0 {
-            return None;
-        }
-        let n = u128::from(self.count);
-        // Whole part and rest apart, so that a mean which is a whole number is printed as one.
-        let (whole, rest) = (self.sum / n, self.sum % n);
-        Some((whole as f64 + rest as f64 / self.count as f64) / per_unit)
+    pub(crate) fn mean(&self, per_unit: u64) -> Option<f64> {
+        ratio(self.sum, u128::from(self.count) * u128::from(per_unit))
     }
 
     /// The population standard deviation in the same unit. None without values, or when a sum is full.
-    pub(crate) fn std(&self, per_unit: f64) -> Option<f64> {
+    pub(crate) fn std(&self, per_unit: u64) -> Option<f64> {
         if self.count == 0 || self.squares == u128::MAX || self.sum == u128::MAX {
             return None;
         }
@@ -59,7 +55,7 @@ impl Moments {
             Some(scaled) => scaled as f64 / self.count as f64 / self.count as f64,
             None => (around as f64 / self.count as f64 - (r as f64 / self.count as f64).powi(2)).max(0.0),
         };
-        Some(variance.sqrt() / per_unit)
+        Some(variance.sqrt() / per_unit as f64)
     }
 }
 
@@ -73,8 +69,8 @@ mod tests {
         for ms in [12, 14, 16, 18] {
             m.add(ms * 1_000_000, 1);
         }
-        assert_eq!(m.mean(1e6), Some(15.0));
-        assert_eq!(format!("{:.5}", m.std(1e6).unwrap()), "2.23607");
+        assert_eq!(m.mean(1_000_000), Some(15.0));
+        assert_eq!(format!("{:.5}", m.std(1_000_000).unwrap()), "2.23607");
     }
 
     #[test]
@@ -82,7 +78,7 @@ mod tests {
         for value in [1, 12_000_000, (1 << 40) + 1] {
             let mut m = Moments::default();
             m.add(value, 4_000_000_001);
-            assert_eq!((m.mean(1.0), m.std(1.0)), (Some(value as f64), Some(0.0)), "{value}");
+            assert_eq!((m.mean(1), m.std(1)), (Some(value as f64), Some(0.0)), "{value}");
         }
     }
 
@@ -90,7 +86,7 @@ mod tests {
     fn a_full_sum_reports_no_deviation() {
         let mut m = Moments::default();
         m.add(u64::MAX, u64::MAX);
-        assert_eq!(m.std(1.0), None);
-        assert_eq!(Moments::default().mean(1.0), None);
+        assert_eq!(m.std(1), None);
+        assert_eq!(Moments::default().mean(1), None);
     }
 }

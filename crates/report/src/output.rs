@@ -63,6 +63,12 @@ struct Partial {
     renamed: bool,
 }
 
+impl Partial {
+    fn write_error(&self, error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), ReportError::file("write", &self.path)(error))
+    }
+}
+
 impl Drop for Partial {
     fn drop(&mut self) {
         if !self.renamed {
@@ -79,13 +85,14 @@ pub struct OutputFile {
     partial: Partial,
 }
 
+/// Errors carry a [`ReportError`] with the path, which `ReportError::from` takes out again.
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
+        self.writer.write(bytes).map_err(|error| self.partial.write_error(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.writer.flush().map_err(|error| self.partial.write_error(error))
     }
 }
 
@@ -132,10 +139,9 @@ impl OutputDir {
     }
 
     /// Takes a file that is complete; it gets its name with [`OutputDir::commit`].
-    pub fn keep(&mut self, file: OutputFile) -> Result<(), ReportError> {
-        let OutputFile { mut writer, partial } = file;
-        writer.flush().map_err(ReportError::file("write", &self.path.join(partial.name.as_str())))?;
-        self.kept.push(partial);
+    pub fn keep(&mut self, mut file: OutputFile) -> Result<(), ReportError> {
+        file.flush()?;
+        self.kept.push(file.partial);
         Ok(())
     }
 
@@ -154,7 +160,7 @@ impl OutputDir {
         content: impl FnOnce(&mut OutputFile) -> io::Result<()>,
     ) -> Result<(), ReportError> {
         let mut file = self.create(name)?;
-        content(&mut file).map_err(ReportError::file("write", &self.path.join(name.as_str())))?;
+        content(&mut file)?;
         self.keep(file)
     }
 
@@ -182,5 +188,23 @@ impl OutputDir {
             }
         }
         Ok(written)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_an_error_with_the_path() {
+        let path = PathBuf::from("/dev/full");
+        let file = File::options().write(true).open(&path).unwrap();
+        // Named as renamed, so that nobody tries to remove the device.
+        let partial = Partial { path, name: FileName::Events, renamed: true };
+        let mut out = OutputFile { writer: BufWriter::new(file), partial };
+        let written = out.write_all(b"x").and_then(|()| out.flush());
+        let error = ReportError::from(written.unwrap_err());
+        assert!(matches!(error, ReportError::File { .. }));
+        assert!(error.to_string().starts_with("cannot write /dev/full: No space left"), "{error}");
     }
 }

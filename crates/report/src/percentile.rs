@@ -1,5 +1,6 @@
 //! Where a percentile lies in a sorted list. Integer arithmetic, so that every place that needs a
-//! percentile (exact samples, the gap histogram, rates in reverse order) picks the same one.
+//! percentile (exact samples, the gap histogram, rates in reverse order) picks the same one. How the
+//! sorted list is kept is not known here.
 
 /// How a percentile is read from a sorted list of n values, x\[0\] to x\[n−1\].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,8 @@
-//! What one rank did in a run: plain counters that its driver fills and hands over at the end.
+//! What one rank did in a run: plain counters that its driver fills and hands over at the end, how rows
+//! are added up, and the ratios that follow from them. How a driver counts, and how a row is written or
+//! printed, is not known here.
 
+use crate::ratio::part;
 use serde::Serialize;
 use windtunnel_engine::Nanos;
 
@@ -45,8 +48,9 @@ pub struct RankRow {
     pub prefill_tokens: u64,
     /// Tokens computed by decoding requests.
     pub decode_tokens: u64,
-    /// Prompt tokens looked up in the prefix cache, resumed requests left out (vLLM 0.33.0
-    /// v1/core/kv_cache_manager.py counts preempted requests apart).
+    /// Prompt tokens of requests admitted for the first time, which are looked up in the prefix cache.
+    /// vLLM 0.33.0 (`record_prefix_cache_stats`): entered once a request has its blocks, and not again
+    /// when it comes back from a preemption.
     pub prefix_cache_queries: u64,
     /// Those of them that were found.
     pub prefix_cache_hits: u64,
@@ -90,7 +94,8 @@ impl RankRow {
     }
 
     /// Adds the counts of the same rank, or of another one when rows are summed. Of the peaks the larger
-    /// usage stays, together with its own pool.
+    /// usage stays, together with its own pool; of equal ones, that of the larger pool, so that the order
+    /// of additions cannot show.
     pub(crate) fn add(&mut self, other: &RankRow) {
         self.passes += other.passes;
         self.prefill_passes += other.prefill_passes;
@@ -102,11 +107,12 @@ impl RankRow {
         self.preemptions += other.preemptions;
         self.evicted_blocks += other.evicted_blocks;
         self.busy += other.busy;
-        let usage = |row: &RankRow, by: &RankRow| {
-            u128::from(row.peak_kv_blocks) * u128::from(by.usable_kv_blocks.max(1))
-        };
-        if usage(other, self) > usage(self, other) {
-            (self.peak_kv_blocks, self.usable_kv_blocks) = (other.peak_kv_blocks, other.usable_kv_blocks);
+        let pool = |row: &RankRow| (row.peak_kv_blocks, row.usable_kv_blocks);
+        let ((mine, my_pool), (theirs, their_pool)) = (pool(self), pool(other));
+        let my_usage = u128::from(mine) * u128::from(their_pool.max(1));
+        let their_usage = u128::from(theirs) * u128::from(my_pool.max(1));
+        if (their_usage, their_pool, theirs) > (my_usage, my_pool, mine) {
+            (self.peak_kv_blocks, self.usable_kv_blocks) = pool(other);
         }
     }
 
@@ -121,7 +127,23 @@ impl RankRow {
     }
 }
 
-/// `of / whole`, none for an empty whole.
-pub(crate) fn part(of: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| of as f64 / whole as f64)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_pool_wins_whichever_comes_first() {
+        let row = |peak_kv_blocks, usable| RankRow {
+            peak_kv_blocks,
+            ..RankRow::new(Role::Aggregated, 0, 0, usable)
+        };
+        for (a, b, want) in [((3, 10), (4, 20), (3, 10)), ((0, 5), (0, 7), (0, 7)), ((2, 4), (1, 2), (2, 4))]
+        {
+            let (a, b) = (row(a.0, a.1), row(b.0, b.1));
+            for (mut first, second) in [(a, b), (b, a)] {
+                first.add(&second);
+                assert_eq!((first.peak_kv_blocks, first.usable_kv_blocks), want);
+            }
+        }
+    }
 }

@@ -1,4 +1,6 @@
-//! From collectors to the values that are written and printed.
+//! From collectors to the values that are written and printed. Here collectors are merged and their rows
+//! and requests put in order; what each metric is stands in `summary`, how it looks on disk or on the
+//! terminal in `files` and `table`.
 
 use crate::collector::Collector;
 use crate::percentile::PercentileMethod;

@@ -1,11 +1,13 @@
 //! requests.jsonl: one compact object per request that ended, in the order of the workload. Every line
-//! has the same fields; what is undefined for a request is null.
+//! has the same fields; what is undefined for a request is null. The latencies themselves are defined
+//! with the record.
 
+use crate::ratio::ratio;
 use crate::record::{Captured, Refusal, RequestRecord};
 use crate::report::Report;
 use serde::Serialize;
 use std::io::{self, Write};
-use windtunnel_engine::Nanos;
+use windtunnel_engine::{FinishReason, Nanos};
 
 impl Report {
     /// Writes requests.jsonl. Nothing is written unless requests were captured.
@@ -62,7 +64,11 @@ impl<'a> Line<'a> {
                 terminal_status: "completed",
                 ..Line::of(record)
             },
-            Captured::Cancelled(record) => Line { terminal_status: "canceled", ..Line::of(record) },
+            Captured::Cancelled(record) => Line {
+                finish_reason: Some(FinishReason::Abort.as_str()),
+                terminal_status: "canceled",
+                ..Line::of(record)
+            },
             Captured::Failed(record, cause) => {
                 Line { terminal_status: "failed", detail: Some(cause.to_string()), ..Line::of(record) }
             }
@@ -84,7 +90,7 @@ impl<'a> Line<'a> {
             ttft_ms: ms(record.ttft()),
             ttst_ms: ms(record.ttst()),
             e2e_latency_ms: ms(record.e2e()),
-            itl_ms: record.tpot_picos().map(|picos| picos as f64 / 1e9),
+            itl_ms: record.tpot_picos().and_then(|picos| ratio(picos.into(), 1_000_000_000)),
             input_length: record.input_tokens,
             requested_output_length: record.requested_output_tokens,
             output_length: record.output_tokens,

@@ -1,7 +1,10 @@
-//! Exact values of one latency, one per request: eight bytes each, nothing else is kept.
+//! Exact values of one latency, one per request: eight bytes each, nothing else is kept, because exact
+//! percentiles need every value and a run may have millions of requests. Which latency it is, and in
+//! which unit, its owner knows.
 
 use crate::moments::Moments;
 use crate::percentile::{PERCENTILES, PercentileMethod};
+use crate::ratio::ratio;
 use crate::summary::Stats;
 
 /// Values in the order in which requests ended, which the statistics do not depend on.
@@ -16,12 +19,16 @@ impl Samples {
         self.values.extend(value);
     }
 
-    pub(crate) fn merge(&mut self, mut other: Samples) {
-        self.values.append(&mut other.values);
+    pub(crate) fn merge(&mut self, other: Samples) {
+        if self.values.is_empty() {
+            *self = other;
+        } else {
+            self.values.extend(other.values);
+        }
     }
 
     /// The statistics in a unit that holds `per_unit` of the values' own.
-    pub(crate) fn stats(mut self, method: PercentileMethod, per_unit: f64) -> Stats {
+    pub(crate) fn stats(mut self, method: PercentileMethod, per_unit: u64) -> Stats {
         let (Some(&min), Some(&max)) = (self.values.iter().min(), self.values.iter().max()) else {
             return Stats::default();
         };
@@ -39,9 +46,9 @@ impl Samples {
             count: n,
             mean: moments.mean(per_unit),
             std: moments.std(per_unit),
-            min: Some(min as f64 / per_unit),
-            max: Some(max as f64 / per_unit),
-            percentiles: positions.map(|p| Some(p.of_integers(x) as f64 / (100.0 * per_unit))),
+            min: ratio(min.into(), per_unit.into()),
+            max: ratio(max.into(), per_unit.into()),
+            percentiles: positions.map(|p| ratio(p.of_integers(x), 100 * u128::from(per_unit))),
         }
     }
 }
@@ -72,23 +79,23 @@ mod tests {
 
     #[test]
     fn four_latencies_by_nearest_rank() {
-        let stats = of_ms(&[18, 12, 16, 14]).stats(PercentileMethod::NearestRankRound, 1e6);
+        let stats = of_ms(&[18, 12, 16, 14]).stats(PercentileMethod::NearestRankRound, 1_000_000);
         assert_eq!(stats.percentiles, [16.0, 16.0, 18.0, 18.0, 18.0].map(Some));
         assert_eq!((stats.mean, stats.min, stats.max), (Some(15.0), Some(12.0), Some(18.0)));
     }
 
     #[test]
     fn four_latencies_interpolated() {
-        let stats = of_ms(&[40, 30, 20, 10]).stats(PercentileMethod::Linear, 1e6);
+        let stats = of_ms(&[40, 30, 20, 10]).stats(PercentileMethod::Linear, 1_000_000);
         assert_eq!(stats.percentiles, [25.0, 32.5, 37.0, 38.5, 39.7].map(Some));
     }
 
     #[test]
     fn one_value_is_every_percentile_and_none_is_null() {
-        let stats = of_ms(&[7]).stats(PercentileMethod::Linear, 1e6);
+        let stats = of_ms(&[7]).stats(PercentileMethod::Linear, 1_000_000);
         assert_eq!(stats.percentiles, [Some(7.0); 5]);
         assert_eq!(stats.std, Some(0.0));
-        assert_eq!(of_ms(&[]).stats(PercentileMethod::Linear, 1e6), Stats::default());
+        assert_eq!(of_ms(&[]).stats(PercentileMethod::Linear, 1_000_000), Stats::default());
     }
 
     proptest! {

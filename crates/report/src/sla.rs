@@ -1,4 +1,6 @@
-//! The promise to users that goodput counts by.
+//! The promise to users that goodput counts by, and the one place that decides whether a request kept
+//! it. Decided on whole nanoseconds, as the request ends, so that no request has to be kept for it.
+//! Where the bounds come from is not known here.
 
 use crate::record::RequestRecord;
 use windtunnel_engine::Nanos;

@@ -4,7 +4,8 @@
 //! Wall-clock figures are not here: the same run gives the same summary on any machine.
 
 use crate::collector::Collector;
-use crate::rank::{RankRow, part};
+use crate::rank::RankRow;
+use crate::ratio::{part, ratio};
 use crate::report::RunEnd;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::borrow::Cow;
@@ -138,7 +139,7 @@ impl Summary {
         let c = &all.counts;
         let duration = c.last_completed.unwrap_or(run.end);
         // At least 1 ns: a run in no time has no rate that could be printed.
-        let per_second = |n: u64| n as f64 * 1e9 / duration.0.max(1) as f64;
+        let per_second = |n: u64| ratio(u128::from(n) * 1_000_000_000, duration.0.max(1).into());
         self.put("num_requests", c.completed + c.rejected + c.cancelled + c.failed + run.unfinished);
         self.put("completed_requests", c.completed);
         self.put("rejected_requests", c.rejected);
@@ -161,11 +162,12 @@ impl Summary {
 
     fn provisioning(&mut self, run: &RunEnd) {
         let gpu_time = |pool: crate::Pool| pool.worker_time * u128::from(pool.gpus_per_worker);
-        self.put("prefill_worker_seconds", run.prefill.worker_time as f64 / 1e9);
-        self.put("decode_worker_seconds", run.decode.worker_time as f64 / 1e9);
+        self.put("prefill_worker_seconds", ratio(run.prefill.worker_time, 1_000_000_000));
+        self.put("decode_worker_seconds", ratio(run.decode.worker_time, 1_000_000_000));
         self.put("prefill_gpus_per_worker", u64::from(run.prefill.gpus_per_worker));
         self.put("decode_gpus_per_worker", u64::from(run.decode.gpus_per_worker));
-        self.put("gpu_hours", (gpu_time(run.prefill) + gpu_time(run.decode)) as f64 / 3.6e12);
+        let gpu_nanos = gpu_time(run.prefill) + gpu_time(run.decode);
+        self.put("gpu_hours", ratio(gpu_nanos, 3_600_000_000_000));
     }
 
     fn reuse(&mut self, all: &Collector, ranks: &[RankRow]) {
@@ -183,10 +185,10 @@ impl Summary {
 
     fn distributions(&mut self, all: Collector, run: &RunEnd) {
         let method = run.percentiles;
-        let ttft = all.latencies.ttft.stats(method, 1e6);
-        let ttst = all.latencies.ttst.stats(method, 1e6);
-        let tpot = all.latencies.tpot.stats(method, 1e9);
-        let e2e = all.latencies.e2e.stats(method, 1e6);
+        let ttft = all.latencies.ttft.stats(method, 1_000_000);
+        let ttst = all.latencies.ttst.stats(method, 1_000_000);
+        let tpot = all.latencies.tpot.stats(method, 1_000_000_000);
+        let e2e = all.latencies.e2e.stats(method, 1_000_000);
         let (itl, per_user) = all.gaps.stats(method);
         self.put("num_ttft_samples", ttft.count);
         self.put("num_ttst_samples", ttst.count);

@@ -1,7 +1,8 @@
 //! telemetry.jsonl: the state of each rank at regular virtual times, and what it did since the last
 //! sample. The writer keeps each rank's last counters, so that a driver hands over totals only.
 
-use crate::rank::{Role, part};
+use crate::rank::Role;
+use crate::ratio::part;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io::{self, Write};
