@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use windtunnel_config::{Experiment, Semantics};
 use windtunnel_engine::Nanos;
-use windtunnel_report::{FileName, OutputDir, Prediction, ReportError, RunFile};
-use windtunnel_sim::{Options, Outcome, SimError, TelemetryOptions};
+use windtunnel_report::{FileName, OutputDir, Prediction, Report, ReportError, RunFile};
+use windtunnel_sim::{Options, SimError, TelemetryOptions};
 
 /// The engine version whose behaviour is reproduced.
 const VLLM: &str = "0.33.0";
@@ -41,7 +41,7 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     };
     let done = windtunnel_sim::run(&experiment, options);
     progress.clear();
-    let outcome = done.map_err(|error| match error {
+    let report = done.map_err(|error| match error {
         SimError::Interrupted => Failure::Interrupted,
         SimError::Traffic(e) => Failure::input(e),
         SimError::Engine(e) => Failure::input(e),
@@ -52,7 +52,7 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     for file in [events, telemetry].into_iter().flatten() {
         file.finish()?;
     }
-    publish(arguments, &experiment, &outcome, output, wall_time_ms)
+    publish(arguments, &experiment, &report, output, wall_time_ms)
 }
 
 fn load(arguments: &Predict) -> Result<Experiment, Failure> {
@@ -91,7 +91,7 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>, Failure> {
 fn publish(
     arguments: &Predict,
     experiment: &Experiment,
-    outcome: &Outcome,
+    report: &Report,
     output: Option<OutputDir>,
     wall_time_ms: f64,
 ) -> Result<(), Failure> {
@@ -102,14 +102,14 @@ fn publish(
         Semantics::Native => "native",
         Semantics::Aisimulate013 => "aisimulate_0_13",
     };
-    let report = &outcome.report;
     let prediction = Prediction::new(report, &versions, semantics, &experiment.effective, &[]);
+    let count = |name| report.summary.get(name).as_f64().unwrap_or(0.0) as u64;
     let run = RunFile {
         version,
         threads: 1,
         wall_time_ms,
-        processed_tokens: outcome.processed_tokens,
-        processed_output_tokens: outcome.processed_output_tokens,
+        processed_tokens: count("total_input_tokens") + count("total_output_tokens"),
+        processed_output_tokens: count("total_output_tokens"),
         peak_memory_bytes: peak_memory_bytes(),
     };
     let mut written = Vec::new();

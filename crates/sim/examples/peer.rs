@@ -72,7 +72,7 @@ fn main() {
         )
         .unwrap();
         let el = t.elapsed().as_secs_f64();
-        let g = |n: &str| o.report.summary.get(n).as_f64().unwrap_or(f64::NAN);
+        let g = |n: &str| o.summary.get(n).as_f64().unwrap_or(f64::NAN);
         println!(
             "{:40} {:.3}s dur {:.6} passes {} ttft {:.6} p50 {:.2} p99 {:.2} itl {:.7} e2e {:.4} reuse {:.6} first {:.6} pre {} preempt {}",
             v["name"].as_str().unwrap(),

@@ -10,5 +10,5 @@ mod run;
 mod worker;
 
 pub use error::SimError;
-pub use run::{Options, Outcome, Progress, TelemetryOptions, run};
+pub use run::{Options, Progress, TelemetryOptions, run};
 pub use windtunnel_engine::vllm::Stepper;

@@ -62,23 +62,12 @@ impl Default for Options<'_> {
     }
 }
 
-/// A finished run.
-#[derive(Debug)]
-pub struct Outcome {
-    /// The report.
-    pub report: Report,
-    /// Prompt and output tokens processed, for the simulator's own speed.
-    pub processed_tokens: u64,
-    /// Output tokens among them.
-    pub processed_output_tokens: u64,
-}
-
 /// Runs a workload through a deployment.
 ///
 /// # Errors
 /// A bad line of the workload, a destination that cannot be written, an interruption, or requests that
 /// nothing will wake.
-pub fn run<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Outcome, SimError> {
+pub fn run<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Report, SimError> {
     Run::new(experiment, options)?.run(&experiment.workload)
 }
 
@@ -124,7 +113,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn run(mut self, workload: &Workload) -> Result<Outcome, SimError> {
+    fn run(mut self, workload: &Workload) -> Result<Report, SimError> {
         let mut source = workload.open()?;
         match workload.pace {
             Pace::Arrivals => self.open_loop(&mut source)?,
@@ -138,7 +127,7 @@ impl<'a> Run<'a> {
             requests.sort_unstable();
             return Err(SimError::Stuck { requests });
         }
-        Ok(self.outcome(unfinished))
+        Ok(self.report(unfinished))
     }
 
     /// Requests come at the times of their source, whatever becomes of those before them.
@@ -279,7 +268,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn outcome(self, unfinished: u64) -> Outcome {
+    fn report(self, unfinished: u64) -> Report {
         let end = match self.cutoff {
             Nanos::NEVER => self.workers.iter().map(Worker::now).max().unwrap_or(Nanos::ZERO),
             cutoff => cutoff,
@@ -299,12 +288,6 @@ impl<'a> Run<'a> {
             },
             percentiles,
         };
-        let (mut processed_tokens, mut processed_output_tokens) = (0, 0);
-        for worker in &self.workers {
-            processed_tokens += worker.row().prefill_tokens + worker.row().decode_tokens;
-            processed_output_tokens += worker.row().decode_tokens;
-        }
-        let collectors = self.workers.into_iter().map(Worker::into_collector);
-        Outcome { report: Report::new(collectors, &end), processed_tokens, processed_output_tokens }
+        Report::new(self.workers.into_iter().map(Worker::into_collector), &end)
     }
 }

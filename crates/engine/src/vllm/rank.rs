@@ -349,6 +349,7 @@ impl Rank {
         let tokens = output.tokens.as_deref();
         let parent = match *promoted {
             0 => None,
+            _ if !self.config.kv_events => None,
             n => Some(keys.get(n - 1, tokens)),
         };
         self.pool.promote(*id, &blocks[..full as usize], *promoted, parent, |i| keys.get(i, tokens));
