@@ -61,7 +61,10 @@ pub struct Keys {
 #[derive(Clone, Debug)]
 enum Source {
     Private,
-    Prefixes { ids: Box<[u64]>, grid: Grid },
+    Prefixes {
+        ids: Box<[u64]>,
+        grid: Grid,
+    },
     /// `made` grows as blocks fill.
     Tokens {
         prompt: Box<[u32]>,

@@ -21,11 +21,16 @@ struct Block {
     /// Neighbours in the back of the free queue.
     prev: u32,
     next: u32,
+    /// Number of owners; the top bit is set while the block is part of the watched prefix.
     owners: u32,
     /// The next copy under the same key, in order of entry.
     next_copy: u32,
-    /// Equal to the pool's watch number while this block is part of the watched prefix.
-    watch: u32,
+}
+
+const WATCHED: u32 = 1 << 31;
+
+impl Block {
+    const FRESH: Block = Block { key: NO_KEY, prev: NIL, next: NIL, owners: 1, next_copy: NIL };
 }
 
 #[derive(Clone, Copy)]
@@ -55,7 +60,7 @@ pub(crate) struct BlockPool {
     events: KvEvents,
     events_on: bool,
     evictions: u64,
-    watch: u32,
+    watched: Vec<u32>,
     watch_next: BlockKey,
     watch_broken: bool,
 }
@@ -63,9 +68,8 @@ pub(crate) struct BlockPool {
 impl BlockPool {
     /// `num_blocks` counts the null block 0, which is never handed out.
     pub(crate) fn new(num_blocks: u32, caching: bool, events_on: bool) -> BlockPool {
-        let null = Block { key: NO_KEY, prev: NIL, next: NIL, owners: 1, next_copy: NIL, watch: 0 };
         BlockPool {
-            blocks: vec![null],
+            blocks: vec![Block::FRESH],
             num_blocks,
             front: Vec::new(),
             back: List::EMPTY,
@@ -75,7 +79,7 @@ impl BlockPool {
             events: KvEvents::default(),
             events_on: events_on && caching,
             evictions: 0,
-            watch: 0,
+            watched: Vec::new(),
             watch_next: NO_KEY,
             watch_broken: true,
         }
@@ -122,15 +126,15 @@ impl BlockPool {
     /// Whether a block is free, so that touching it costs one free block.
     #[inline]
     pub(crate) fn is_free(&self, block: u32) -> bool {
-        self.blocks[block as usize].owners == 0
+        self.blocks[block as usize].owners & !WATCHED == 0
     }
 
     /// Adds an owner to a cached block.
     pub(crate) fn touch(&mut self, block: u32) {
-        self.note_watched(block);
         let b = &mut self.blocks[block as usize];
+        self.watch_broken |= b.owners & WATCHED != 0;
         b.owners += 1;
-        if b.owners == 1 {
+        if b.owners & !WATCHED == 1 {
             // Only blocks with an identity can be touched, and those are freed to the back.
             self.unlink_from_back(block);
             self.free -= 1;
@@ -153,14 +157,7 @@ impl BlockPool {
             return block;
         }
         if (self.blocks.len() as u32) < self.num_blocks {
-            self.blocks.push(Block {
-                key: NO_KEY,
-                prev: NIL,
-                next: NIL,
-                owners: 1,
-                next_copy: NIL,
-                watch: 0,
-            });
+            self.blocks.push(Block::FRESH);
             return self.blocks.len() as u32 - 1;
         }
         let block = self.back.head;
@@ -173,7 +170,7 @@ impl BlockPool {
     /// Drops a block's identity. Other copies under it stay.
     fn evict(&mut self, block: u32) {
         let key = self.blocks[block as usize].key;
-        self.note_watched(block);
+        self.watch_broken |= self.blocks[block as usize].owners & WATCHED != 0;
         let next_copy = self.blocks[block as usize].next_copy;
         let first = self.index.get(key);
         if first == block {
@@ -250,10 +247,10 @@ impl BlockPool {
         for &block in cached.iter().rev() {
             let owners = &mut self.blocks[block as usize].owners;
             *owners -= 1;
-            if *owners == 0 {
+            if *owners & !WATCHED == 0 {
+                self.watch_broken |= *owners & WATCHED != 0;
                 self.push_back(block);
                 self.free += 1;
-                self.note_watched(block);
             }
         }
         for &block in bare {
@@ -291,9 +288,13 @@ impl BlockPool {
     /// [`watch_holds`](Self::watch_holds) turns false, the same look-up finds the same blocks with the
     /// same owners or lack of owners.
     pub(crate) fn watch(&mut self, hits: &[u32], next: Option<BlockKey>) {
-        self.watch = self.watch.wrapping_add(1);
+        for &block in &self.watched {
+            self.blocks[block as usize].owners &= !WATCHED;
+        }
+        self.watched.clear();
+        self.watched.extend_from_slice(hits);
         for &block in hits {
-            self.blocks[block as usize].watch = self.watch;
+            self.blocks[block as usize].owners |= WATCHED;
         }
         self.watch_next = next.unwrap_or(NO_KEY);
         self.watch_broken = false;
@@ -302,10 +303,6 @@ impl BlockPool {
     /// Nothing has happened that could change the watched look-up.
     pub(crate) fn watch_holds(&self) -> bool {
         !self.watch_broken
-    }
-
-    fn note_watched(&mut self, block: u32) {
-        self.watch_broken |= self.blocks[block as usize].watch == self.watch;
     }
 
     /// The free queue from front to back.

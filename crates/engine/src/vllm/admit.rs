@@ -67,8 +67,11 @@ impl Rank {
         let end = hit_tokens + tokens;
         let must_fit = if self.config.reserve_full_isl { known } else { end };
         if self.lacks_blocks(must_fit, found.hits, found.free_hits) {
-            self.blocked =
-                Some(Blocked { slot, serial: s.serial, known, hits: found.hits, free_hits: found.free_hits });
+            let Found { hits, free_hits } = found;
+            let blocked = Blocked { slot, serial: s.serial, known, hits, free_hits };
+            if self.blocked.replace(blocked).is_none() {
+                self.pool.watch(&self.hits, self.missed);
+            }
             return false;
         }
         self.admit(slot, tokens, found, round);
@@ -102,11 +105,12 @@ impl Rank {
         {
             return Found { hits: b.hits, free_hits: b.free_hits };
         }
+        self.blocked = None;
         self.hits.clear();
+        self.missed = None;
         let longest = (s.known - 1) / self.config.block_size;
         let tokens = s.output.tokens.as_deref();
         let mut free_hits = 0;
-        let mut missed = None;
         for index in 0..longest {
             if s.preemptions == 0 && !s.keys.is_shared(index) {
                 break;
@@ -118,12 +122,11 @@ impl Rank {
                     self.hits.push(block);
                 }
                 None => {
-                    missed = Some(key);
+                    self.missed = Some(key);
                     break;
                 }
             }
         }
-        self.pool.watch(&self.hits, missed);
         Found { hits: self.hits.len() as u32, free_hits }
     }
 
@@ -143,6 +146,7 @@ impl Rank {
         self.promote(slot, end.min(known_tokens));
 
         self.waiting.pop_first();
+        // Should it be preempted before it gets a token, its next look-up finds other blocks.
         self.blocked = None;
         let s = &mut self.sequences[slot as usize];
         self.deferred -= usize::from(std::mem::take(&mut s.deferred));

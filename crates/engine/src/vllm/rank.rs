@@ -6,7 +6,7 @@ use super::flight::{Flight, Member};
 use super::sequence::{Sequence, State};
 use super::waiting::{Rank as WaitingRank, Waiting};
 use crate::event::KvEvents;
-use crate::identity::Keys;
+use crate::identity::{BlockKey, Keys};
 use crate::kv::BlockPool;
 use crate::pass::{Outcome, Scheduled, Slot};
 use crate::request::{FinishReason, OutputPlan, Rejection, Request, RequestId};
@@ -94,6 +94,8 @@ pub struct Rank {
     pub(super) due: Vec<(u64, u32, u32)>,
     /// Scratch: blocks found by a look-up.
     pub(super) hits: Vec<u32>,
+    /// Scratch: the key that ended it.
+    pub(super) missed: Option<BlockKey>,
 }
 
 impl Rank {
@@ -127,6 +129,7 @@ impl Rank {
             outcome: Outcome::default(),
             due: Vec::new(),
             hits: Vec::new(),
+            missed: None,
             config,
         })
     }
