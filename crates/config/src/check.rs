@@ -27,73 +27,78 @@ impl Check<'_> {
         self.problems.push(Problem { place: node.place.clone(), path: path.to_owned(), message });
     }
 
-    fn value(&mut self, schema: &Json, node: &Node, path: &str) {
+    /// Returns whether the value is one that AISimulate knows and this version refuses.
+    fn value(&mut self, schema: &Json, node: &Node, path: &str) -> bool {
         let forms = forms(schema);
-        if let Some(form) = forms.iter().find(|form| form.accepts(&node.value)) {
-            match (&node.value, form) {
-                (Value::Map(entries), Form::Mapping(schema)) => self.mapping(schema, node, entries, path),
-                (Value::List(items), Form::List(schema)) => {
-                    for (index, item) in items.iter().enumerate() {
-                        self.value(&schema["items"], item, &format!("{path}[{index}]"));
-                    }
-                }
-                _ => {}
-            }
-            return;
+        let form = forms.iter().find(|form| form.accepts(&node.value));
+        if let Some(why) = refused::value(path, node, form.is_some()) {
+            self.problem(node, path, format!("got {}; {why}", node.shown()));
+            return true;
         }
-        let message = refused::value(path, node).map(str::to_owned).unwrap_or_else(|| {
-            let allowed: Vec<_> = forms.iter().map(Form::to_string).collect();
-            format!("got {}; allowed is {}{}", node.shown(), either(&allowed), hint(node, &forms))
-        });
-        self.problem(node, path, message);
+        match (form, &node.value) {
+            (Some(Form::Mapping(schema)), Value::Map(entries)) => self.mapping(schema, node, entries, path),
+            (Some(Form::List(schema)), Value::List(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.value(&schema["items"], item, &format!("{path}[{index}]"));
+                }
+            }
+            (Some(_), _) => {}
+            (None, _) => {
+                let hint = hint(node, &forms);
+                let message = format!("got {}; allowed is {}{hint}", node.shown(), either(&forms));
+                self.problem(node, path, message);
+            }
+        }
+        false
     }
 
     fn mapping(&mut self, schema: &Json, node: &Node, entries: &[(String, Node)], path: &str) {
         let known = schema["properties"].as_object();
         let known = known.into_iter().flatten();
+        // What stands for a key that is missing: a key that was refused, or a misspelt one.
+        let mut excused = self.excused.iter().any(|excused| excused == path);
+        let mut meant = Vec::new();
         for (key, child) in entries {
             let path = join(path, key);
             match known.clone().find(|(name, _)| *name == key) {
-                Some((_, schema)) => self.value(schema, child, &path),
+                Some((_, schema)) => excused |= self.value(schema, child, &path),
                 None => {
                     let names: Vec<&str> = known.clone().map(|(name, _)| name.as_str()).collect();
-                    let message = self.unknown(key, &names);
+                    let nearest = nearest(key, &names);
+                    meant.extend(nearest);
+                    let message = self.unknown(key, nearest, &names);
                     self.problem(child, &path, message);
                 }
             }
         }
-        if self.excused.iter().any(|excused| excused == path) {
-            return;
-        }
         for key in schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str) {
-            if node.get(key).is_none() {
+            if !excused && node.get(key).is_none() && !meant.contains(&key) {
                 let path = join(path, key);
                 let message = refused::missing(&path).map(str::to_owned).unwrap_or_else(|| {
-                    let allowed: Vec<_> =
-                        forms(&schema["properties"][key]).iter().map(Form::to_string).collect();
-                    format!("missing; needed is {}", either(&allowed))
+                    format!("missing; needed is {}", either(&forms(&schema["properties"][key])))
                 });
                 self.problem(node, &path, message);
             }
         }
     }
 
-    /// An unknown key: where the name belongs, or the name that was probably meant.
-    fn unknown(&self, key: &str, siblings: &[&str]) -> String {
-        let nearest = siblings
-            .iter()
-            .map(|name| (strsim::damerau_levenshtein(key, name), *name))
-            .filter(|(distance, name)| *distance <= 1 + name.len() / 4)
-            .min();
+    /// About an unknown key: the name that was probably meant, here or elsewhere.
+    fn unknown(&self, key: &str, nearest: Option<&str>, siblings: &[&str]) -> String {
         let mut homes = Vec::new();
         homes_of(key, self.schema, "", &mut homes);
         let advice = match (nearest, homes.as_slice()) {
-            (Some((_, name)), _) => format!("did you mean {name}? "),
-            (None, [home]) => format!("there is {home}. "),
+            (Some(name), _) => format!("did you mean {name}? "),
+            (None, [home]) => format!("did you mean {home}? "),
             (None, _) => String::new(),
         };
-        format!("unknown key; {advice}Known here: {}", siblings.join(", "))
+        format!("unknown key; {advice}known here: {}", siblings.join(", "))
     }
+}
+
+/// The known name that differs from `key` by few letters.
+fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distances = known.iter().map(|name| (strsim::damerau_levenshtein(key, name), *name));
+    distances.filter(|(distance, name)| *distance <= 1 + name.len() / 4).min().map(|(_, name)| name)
 }
 
 /// Every path below `path` that ends with `key`.
@@ -236,12 +241,14 @@ impl std::fmt::Display for Form<'_> {
     }
 }
 
-/// `a, b or c`.
-fn either(choices: &[String]) -> String {
-    match choices {
-        [] => "nothing".into(),
-        [one] => one.clone(),
-        [init @ .., last] => format!("{} or {last}", init.join(", ")),
+/// `a, b or c`. Null, which stands for leaving a key out, is named only when there is nothing else.
+fn either(forms: &[Form]) -> String {
+    let mut choices: Vec<_> =
+        forms.iter().filter(|form| !matches!(form, Form::Null)).map(Form::to_string).collect();
+    match (choices.pop(), choices.as_slice()) {
+        (None, _) => "null".into(),
+        (Some(only), []) => only,
+        (Some(last), others) => format!("{} or {last}", others.join(", ")),
     }
 }
 
@@ -263,7 +270,6 @@ fn hint(node: &Node, forms: &[Form]) -> &'static str {
         Value::Map(_) if ["choices", "range", "preset"].iter().any(|key| node.get(key).is_some()) => {
             "; search domains belong to recommend, which is not supported yet"
         }
-        Value::List(_) if number || text => "; a list is no search domain",
         _ => "",
     }
 }

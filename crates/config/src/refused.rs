@@ -96,8 +96,8 @@ const KEYS: &[(&str, &[&str], &str)] = &[
 
 /// Any value that the schema does not allow.
 const ANY: &str = "*";
-const ZERO_SPEEDUP: &str = "got 0; allowed is a number above 0. AISimulate 0.13 treats 0 as unscaled, \
-     so leave the key out";
+const ZERO_SPEEDUP: &str =
+    "allowed is a number above 0. AISimulate 0.13 treats 0 as unscaled, so leave the key out";
 
 /// Values: path, the value (as JSON), and why it is refused.
 const VALUES: &[(&str, &str, &str)] = &[
@@ -112,6 +112,7 @@ const VALUES: &[(&str, &str, &str)] = &[
         "Dynamo request traces are not supported yet; formats mooncake and requests are",
     ),
     ("traffic.load.type", r#""kv_capacity_fraction""#, RECOMMEND),
+    ("engine.hardware", r#""auto""#, RECOMMEND),
     ("engine.mode", r#""disaggregated""#, DISAGGREGATED),
     ("engine.mode", r#""afd""#, "separate attention and expert workers are not supported yet; aggregated is"),
     ("engine.backend", r#""sglang""#, "the scheduler of SGLang is not supported yet; vllm is"),
@@ -176,7 +177,7 @@ pub(crate) fn take_out(root: &mut Node) -> (Vec<Problem>, Vec<String>) {
 /// A mode that this version refuses needs other workers than the ones it knows.
 fn wants_other_roles(root: &Node) -> bool {
     let mode = root.get("engine").and_then(|engine| engine.get("mode"));
-    mode.is_some_and(|mode| value("engine.mode", mode).is_some())
+    mode.is_some_and(|mode| value("engine.mode", mode, true).is_some())
 }
 
 fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<String>)) {
@@ -198,11 +199,14 @@ fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<St
     }
 }
 
-/// Why a value that the schema does not allow is refused, when it is one of AISimulate's.
-pub(crate) fn value(path: &str, node: &Node) -> Option<&'static str> {
+/// Why a value of AISimulate's is refused. `allowed` says whether the schema, which does not know them
+/// all, would take it.
+pub(crate) fn value(path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
     let integer = matches!(node.value, Value::Int(_));
-    let json = node.to_json().to_string();
-    let refused = |value: &str| value == json || (value == ANY && integer);
+    let refused = |value: &str| match value {
+        ANY => integer && !allowed,
+        value => value == node.to_json().to_string(),
+    };
     VALUES.iter().find(|(at, value, _)| *at == path && refused(value)).map(|(_, _, why)| *why)
 }
 

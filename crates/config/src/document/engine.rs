@@ -289,7 +289,7 @@ pub(crate) struct Capacity {
     pub kind: CapacityType,
     /// Blocks. Under native semantics one of them is vLLM's null block and holds no tokens; under
     /// aisimulate_0_13 all hold tokens.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 4_000_000_000u32))]
     pub blocks: u32,
 }
 

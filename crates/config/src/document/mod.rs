@@ -79,5 +79,25 @@ pub(crate) struct Sla {
 /// The JSON Schema of a file, without references, so that it can be walked key by key.
 pub(crate) fn json_schema() -> serde_json::Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-    settings.into_generator().into_root_schema_for::<Document>().into()
+    let mut schema = settings.into_generator().into_root_schema_for::<Document>().into();
+    join_lines(&mut schema);
+    schema
+}
+
+/// Descriptions are comments, broken into lines; here they are texts again.
+fn join_lines(schema: &mut serde_json::Value) {
+    match schema {
+        serde_json::Value::Object(entries) => {
+            for (key, value) in entries {
+                match value {
+                    serde_json::Value::String(text) if key == "description" => {
+                        *text = text.replace('\n', " ")
+                    }
+                    value => join_lines(value),
+                }
+            }
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(join_lines),
+        _ => {}
+    }
 }

@@ -68,8 +68,9 @@ fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Opt
     let CapacityType::Fixed = worker.kv_cache.capacity.kind;
     let mut blocks = worker.kv_cache.capacity.blocks;
     if semantics == Semantics::Aisimulate013 {
-        // There, every block holds tokens; here, one of them is the null block.
-        blocks = blocks.saturating_add(1);
+        // There, every block holds tokens; here, one of them is the null block. The schema bounds the
+        // number, so this does not overflow.
+        blocks += 1;
         check_aisimulate(scheduler.async_scheduling, scheduler.prefill_schedule_interval, findings);
     }
     let async_scheduling = *scheduler.async_scheduling.get_or_insert(semantics == Semantics::Native);

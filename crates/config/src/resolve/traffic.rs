@@ -5,7 +5,6 @@ use crate::document::{LoadType, SourceType, TraceFormat, Traffic};
 use crate::experiment::{Pace, Workload};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use windtunnel_engine::Nanos;
 use windtunnel_traffic::{Arrivals, Format, Synthetic, Times, TraceFile, WorkloadSource};
 
 const SOURCE: &str = "traffic.source";
@@ -62,7 +61,7 @@ fn synthetic(keys: &mut Traffic, findings: &mut Findings) -> Option<Workload> {
     let timed = keys.stop.max_virtual_time_seconds.is_some();
     findings.foreign(&format!("{STOP}.max_virtual_time_seconds"), timed, "source.type trace", here);
     if keys.load.kind == LoadType::TraceTimestamps {
-        let message = "got trace_timestamps; with source.type synthetic allowed is concurrency, poisson or \
+        let message = "got \"trace_timestamps\"; with source.type synthetic allowed is concurrency, poisson or \
              constant_rate";
         findings.problem(&format!("{LOAD}.type"), message);
     }
@@ -136,7 +135,7 @@ fn trace(keys: &mut Traffic, folder: &Path, findings: &mut Findings) -> Option<W
     }
     if matches!(keys.load.kind, LoadType::Poisson | LoadType::ConstantRate) {
         let message = format!(
-            "got {}; with source.type trace allowed is trace_timestamps or concurrency",
+            "got \"{}\"; with source.type trace allowed is trace_timestamps or concurrency",
             word(keys.load.kind)
         );
         findings.problem(&format!("{LOAD}.type"), message);
@@ -156,7 +155,7 @@ fn trace(keys: &mut Traffic, folder: &Path, findings: &mut Findings) -> Option<W
         None => None,
         Some(seconds) => {
             let path = format!("{STOP}.max_virtual_time_seconds");
-            Some(findings.time(&path, seconds * 1e3)?).filter(|time| *time > Nanos::ZERO)
+            Some(findings.time(&path, seconds * 1e3)?)
         }
     };
     let (times, pace) = match keys.load.kind {
