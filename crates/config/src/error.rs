@@ -18,6 +18,16 @@ pub enum Place {
     Override(Arc<str>),
 }
 
+impl Place {
+    /// Lines of the file first, then overrides.
+    pub(crate) fn order(&self) -> (bool, usize) {
+        match self {
+            Place::File { line, .. } => (false, *line),
+            Place::Override(_) => (true, 0),
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

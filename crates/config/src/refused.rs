@@ -1,0 +1,216 @@
+//! What the AISimulate schema knows and this version cannot do: refused by name, with what there is
+//! instead. A key that is set to the value that means "not used" is let pass.
+
+use crate::error::Problem;
+use crate::tree::{Node, Value, join};
+
+const SESSIONS: &str = "sessions of several turns are not supported yet; source.type synthetic and trace are";
+const AGENTIC: &str = "agentic traces are not supported yet; formats mooncake and requests are";
+const DISAGGREGATED: &str =
+    "separate prefill and decode workers are not supported yet; workers.aggregated is";
+const CALIBRATED: &str =
+    "belongs to calibrated timing, which is not supported yet; timing.type fixed, linear and polynomial are";
+const OFFLOAD: &str = "KV cache tiers beyond the accelerator's memory are not supported yet";
+const ESTIMATE: &str =
+    "belongs to estimated capacity, which is not supported yet; give capacity.type: fixed with blocks";
+const SPECULATION: &str = "speculative decoding is not supported yet";
+const CONTEXT_PARALLEL: &str = "context parallelism is not supported yet; allowed is 1";
+const KV_ROUTER: &str = "belongs to router.policy kv_router, which is not supported yet; round_robin is";
+const RECOMMEND: &str = "belongs to recommend, which is not supported yet; this is a prediction";
+
+/// Keys: path, the values that mean "not used" (as JSON), and why it is refused.
+const KEYS: &[(&str, &[&str], &str)] = &[
+    ("optimization", &["null"], RECOMMEND),
+    ("optimizer", &["null"], RECOMMEND),
+    ("planner", &["null", "{}", r#"{"policy":"disabled"}"#], "autoscaling by a planner is not supported yet"),
+    ("traffic.source.images", &["null"], "prompts with images are not supported yet"),
+    ("traffic.source.new_input_tokens_per_turn", &["null"], SESSIONS),
+    ("traffic.source.output_tokens_per_turn", &["null"], SESSIONS),
+    ("traffic.source.session", &["null"], SESSIONS),
+    ("traffic.source.nested_timestamp_basis", &["null", r#""auto""#], AGENTIC),
+    ("traffic.load.sessions_per_second", &["null"], SESSIONS),
+    ("traffic.load.fraction", &["null"], "load relative to the KV capacity is not supported yet"),
+    ("traffic.load.agentic_lanes", &["null"], AGENTIC),
+    ("traffic.load.agentic_snapshot", &["null"], AGENTIC),
+    ("traffic.load.agentic_warmup", &["null", "false"], AGENTIC),
+    ("traffic.load.agentic_profile", &["null"], AGENTIC),
+    ("traffic.stop.sessions", &["null"], SESSIONS),
+    ("traffic.stop.sessions_per_load_unit", &["null"], SESSIONS),
+    ("engine.forward_model", &["null"], CALIBRATED),
+    ("engine.systems_path", &["null"], CALIBRATED),
+    ("engine.speculation", &["null"], SPECULATION),
+    ("engine.nextn", &["null", "0"], SPECULATION),
+    ("engine.nextn_accepted", &["null", "0"], SPECULATION),
+    ("engine.gemm_quant_mode", &["null"], CALIBRATED),
+    ("engine.moe_quant_mode", &["null"], CALIBRATED),
+    ("engine.fmha_quant_mode", &["null"], CALIBRATED),
+    ("engine.kvcache_quant_mode", &["null"], CALIBRATED),
+    ("engine.comm_quant_mode", &["null"], CALIBRATED),
+    ("engine.attention_backend", &["null"], CALIBRATED),
+    ("engine.moe_backend", &["null"], CALIBRATED),
+    ("engine.moe_kernel_source", &["null"], CALIBRATED),
+    ("engine.enable_eplb", &["null", "false"], CALIBRATED),
+    ("engine.wideep_num_slots", &["null"], CALIBRATED),
+    ("engine.kv_transfer", &["null"], DISAGGREGATED),
+    ("engine.workers.prefill", &["null"], DISAGGREGATED),
+    ("engine.workers.decode", &["null"], DISAGGREGATED),
+    ("engine.workers.attention", &["null"], "separate attention and expert workers are not supported yet"),
+    ("engine.workers.ffn", &["null"], "separate attention and expert workers are not supported yet"),
+    ("engine.workers.encoder", &["null"], "prompts with images are not supported yet"),
+    ("engine.workers.aggregated.hardware", &["null"], "belongs to disaggregated roles; give engine.hardware"),
+    ("engine.workers.aggregated.parallelism.context", &["null", "1"], CONTEXT_PARALLEL),
+    ("engine.workers.aggregated.parallelism.prefill_context", &["null", "1"], CONTEXT_PARALLEL),
+    ("engine.workers.aggregated.parallelism.decode_context", &["null", "1"], CONTEXT_PARALLEL),
+    (
+        "engine.workers.aggregated.scheduler.prefill_decode_interval",
+        &["null", "0"],
+        "belongs to backend sglang, which is not supported yet; vllm is",
+    ),
+    ("engine.workers.aggregated.kv_cache.host_offload", &["null"], OFFLOAD),
+    ("engine.workers.aggregated.kv_cache.g3_offload", &["null"], OFFLOAD),
+    (
+        "engine.workers.aggregated.kv_cache.state_cache",
+        &["null"],
+        "state caches of hybrid models are not supported yet",
+    ),
+    (
+        "engine.workers.aggregated.kv_cache.prefix_match_unit",
+        &["null"],
+        "prefix matches of a unit other than the block are not supported yet",
+    ),
+    ("engine.workers.aggregated.kv_cache.capacity.memory_fraction", &["null"], ESTIMATE),
+    ("engine.workers.aggregated.kv_cache.capacity.cuda_graph_reserved_bytes", &["null", "0"], ESTIMATE),
+    (
+        "engine.workers.aggregated.kv_cache.capacity.bytes",
+        &["null"],
+        "capacity in bytes is not supported yet; give blocks",
+    ),
+    ("engine.workers.aggregated.timing.forward_model", &["null"], CALIBRATED),
+    ("engine.workers.aggregated.timing.fpm_parquet_path", &["null"], CALIBRATED),
+    ("engine.workers.aggregated.timing.estimator_config", &["null"], CALIBRATED),
+    ("router.prefill_load_model", &["null", r#"{"type":"none"}"#], KV_ROUTER),
+    ("router.overlap_score_credit", &[], KV_ROUTER),
+    ("router.prefill_load_scale", &[], KV_ROUTER),
+    ("router.temperature", &[], KV_ROUTER),
+];
+
+/// Any value that the schema does not allow.
+const ANY: &str = "*";
+const ZERO_SPEEDUP: &str =
+    "allowed is a number above 0. AISimulate 0.13 treats 0 as unscaled, so leave the key out";
+
+/// Values: path, the value (as JSON), and why it is refused.
+const VALUES: &[(&str, &str, &str)] = &[
+    ("traffic.source.type", r#""synthetic-session""#, SESSIONS),
+    ("traffic.source.format", r#""mooncake-delta""#, SESSIONS),
+    ("traffic.source.format", r#""agentic_mooncake""#, AGENTIC),
+    ("traffic.source.format", r#""weka""#, AGENTIC),
+    ("traffic.source.format", r#""applied_compute_agentic""#, AGENTIC),
+    (
+        "traffic.source.format",
+        r#""dynamo""#,
+        "Dynamo request traces are not supported yet; formats mooncake and requests are",
+    ),
+    ("traffic.load.type", r#""kv_capacity_fraction""#, RECOMMEND),
+    ("engine.hardware", r#""auto""#, RECOMMEND),
+    ("engine.mode", r#""disaggregated""#, DISAGGREGATED),
+    ("engine.mode", r#""afd""#, "separate attention and expert workers are not supported yet; aggregated is"),
+    ("engine.backend", r#""sglang""#, "the scheduler of SGLang is not supported yet; vllm is"),
+    ("engine.backend", r#""trtllm""#, "the scheduler of TensorRT-LLM is not supported yet; vllm is"),
+    (
+        "engine.workers.aggregated.parallelism.pipeline",
+        ANY,
+        "pipeline parallelism is not supported yet; allowed is 1",
+    ),
+    (
+        "engine.workers.aggregated.parallelism.attention_data",
+        ANY,
+        "data-parallel ranks inside a worker are not supported yet; allowed is 1, with more replicas",
+    ),
+    (
+        "engine.workers.aggregated.kv_cache.capacity.type",
+        r#""default""#,
+        "capacity estimated from model and hardware is not supported yet; give type: fixed with blocks",
+    ),
+    (
+        "engine.workers.aggregated.timing.type",
+        r#""default""#,
+        "calibrated timing is not supported yet; fixed, linear and polynomial are",
+    ),
+    (
+        "engine.workers.aggregated.timing.type",
+        r#""profile""#,
+        "timing from a profile grid is not supported yet; fixed, linear and polynomial are",
+    ),
+    ("engine.workers.aggregated.timing.speedup_ratio", "0", ZERO_SPEEDUP),
+    ("engine.workers.aggregated.timing.speedup_ratio", "0.0", ZERO_SPEEDUP),
+    ("engine.workers.aggregated.timing.decode_speedup_ratio", "0", ZERO_SPEEDUP),
+    ("engine.workers.aggregated.timing.decode_speedup_ratio", "0.0", ZERO_SPEEDUP),
+    ("router.policy", r#""kv_router""#, "routing by KV cache content is not supported yet; round_robin is"),
+];
+
+const NO_TIMING: &str = "missing, which in AISimulate means calibrated timing, not supported yet; \
+     needed is timing.type fixed, linear or polynomial with its keys";
+const NO_CAPACITY: &str = "missing, which in AISimulate means capacity estimated from model and hardware, \
+     not supported yet; needed is capacity.type: fixed with blocks";
+
+/// Keys that the AISimulate schema lets be left out, and what that would mean.
+const MISSING: &[(&str, &str)] = &[
+    ("engine.workers.aggregated.timing", NO_TIMING),
+    ("engine.workers.aggregated.timing.type", NO_TIMING),
+    ("engine.workers.aggregated.kv_cache", NO_CAPACITY),
+    ("engine.workers.aggregated.kv_cache.capacity", NO_CAPACITY),
+    ("engine.workers.aggregated.kv_cache.capacity.type", NO_CAPACITY),
+];
+
+/// Takes the keys that cannot be served out of the tree. Those that mean something become problems, and
+/// the mapping they stood in is returned as excused from lacking others.
+pub(crate) fn take_out(root: &mut Node) -> (Vec<Problem>, Vec<String>) {
+    let mut found = (Vec::new(), Vec::new());
+    take_out_below(root, "", &mut found);
+    if wants_other_roles(root) {
+        found.1.push("engine.workers".into());
+    }
+    found
+}
+
+/// A mode that this version refuses needs other workers than the ones it knows.
+fn wants_other_roles(root: &Node) -> bool {
+    let mode = root.get("engine").and_then(|engine| engine.get("mode"));
+    mode.is_some_and(|mode| value("engine.mode", mode, true).is_some())
+}
+
+fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<String>)) {
+    let Value::Map(entries) = &mut node.value else { return };
+    entries.retain(|(key, child)| {
+        let key_path = join(path, key);
+        let Some((_, unused, why)) = KEYS.iter().find(|(refused, _, _)| *refused == key_path) else {
+            return true;
+        };
+        if !unused.contains(&child.to_json().to_string().as_str()) {
+            let problem = Problem { place: child.place.clone(), path: key_path, message: (*why).to_owned() };
+            found.0.push(problem);
+            found.1.push(path.to_owned());
+        }
+        false
+    });
+    for (key, child) in entries {
+        take_out_below(child, &join(path, key), found);
+    }
+}
+
+/// Why a value of AISimulate's is refused. `allowed` says whether the schema, which does not know them
+/// all, would take it.
+pub(crate) fn value(path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
+    let integer = matches!(node.value, Value::Int(_));
+    let refused = |value: &str| match value {
+        ANY => integer && !allowed,
+        value => value == node.to_json().to_string(),
+    };
+    VALUES.iter().find(|(at, value, _)| *at == path && refused(value)).map(|(_, _, why)| *why)
+}
+
+/// What leaving a key out would mean in AISimulate.
+pub(crate) fn missing(path: &str) -> Option<&'static str> {
+    MISSING.iter().find(|(at, _)| *at == path).map(|(_, why)| *why)
+}

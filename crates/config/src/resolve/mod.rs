@@ -1,0 +1,103 @@
+//! From a document whose keys are right one by one to an experiment: defaults that depend on other keys,
+//! keys that contradict each other, and the values that the simulator wants.
+//!
+//! Fills the document with what is in effect on the way, so that it can be written out.
+
+mod engine;
+mod traffic;
+
+pub use engine::NO_CONTEXT_LIMIT;
+
+use crate::document::{Document, RouterPolicy, Sla as SlaKeys};
+use crate::error::Problem;
+use crate::experiment::{Experiment, Sla};
+use crate::tree::Node;
+use std::path::Path;
+use windtunnel_engine::Nanos;
+use windtunnel_router::Policy;
+
+/// Makes the experiment. `root` is the tree that `document` was read from; trace files are looked for in
+/// `folder` and then in the working directory.
+pub(crate) fn resolve(
+    mut document: Document,
+    root: &Node,
+    folder: &Path,
+) -> Result<Experiment, Vec<Problem>> {
+    let mut findings = Findings { root, problems: Vec::new() };
+    let workload = traffic::workload(&mut document.traffic, folder, &mut findings);
+    let router = match document.router.policy {
+        RouterPolicy::RoundRobin => Policy::RoundRobin,
+    };
+    let deployment = engine::deployment(&mut document.engine, router, &mut findings);
+    let sla = sla(&document.evaluation.sla, &mut findings);
+    let effective = match serde_json::to_value(&document) {
+        Ok(effective) => effective,
+        Err(error) => {
+            findings.problem("", format!("cannot be written as JSON: {error}"));
+            serde_json::Value::Null
+        }
+    };
+    match (workload, deployment) {
+        (Some(workload), Some(deployment)) if findings.problems.is_empty() => {
+            Ok(Experiment { deployment, workload, sla, effective })
+        }
+        _ => Err(findings.problems),
+    }
+}
+
+/// What is wrong, and the tree in which to look up where it was written.
+struct Findings<'a> {
+    root: &'a Node,
+    problems: Vec<Problem>,
+}
+
+impl Findings<'_> {
+    fn problem(&mut self, path: &str, message: impl Into<String>) {
+        let place = self.root.place_of(path).clone();
+        self.problems.push(Problem { place, path: path.to_owned(), message: message.into() });
+    }
+
+    /// The value of a path as it was written, or `default` with a note that it is one.
+    fn shown(&self, path: &str, default: impl ToString) -> String {
+        match self.root.find(path) {
+            Some(node) => node.shown(),
+            None => format!("{} (default)", default.to_string()),
+        }
+    }
+
+    /// A key that was given although it has no meaning here.
+    fn foreign(&mut self, path: &str, given: bool, belongs_to: &str, here: &str) {
+        if given {
+            let got = self.shown(path, "");
+            self.problem(path, format!("got {got}; it belongs to {belongs_to}, and here is {here}"));
+        }
+    }
+
+    /// A time as nanoseconds.
+    fn time(&mut self, path: &str, ms: f64) -> Option<Nanos> {
+        let time = Nanos::from_ms(ms);
+        if time.is_none() {
+            let got = self.shown(path, ms);
+            self.problem(path, format!("got {got}; a time must be below 292 years"));
+        }
+        time
+    }
+}
+
+fn sla(keys: &SlaKeys, findings: &mut Findings) -> Option<Sla> {
+    let path = |key: &str| format!("evaluation.sla.{key}");
+    if keys.e2e_ms.is_some() && (keys.ttft_ms.is_some() || keys.itl_ms.is_some()) {
+        let got = findings.shown(&path("e2e_ms"), "");
+        findings.problem(
+            &path("e2e_ms"),
+            format!("got {got}; allowed is e2e_ms alone, or ttft_ms and itl_ms without it"),
+        );
+    }
+    let mut time = |key: &str, ms: Option<f64>| ms.and_then(|ms| findings.time(&path(key), ms));
+    let sla = Sla {
+        ttft: time("ttft_ms", keys.ttft_ms),
+        itl: time("itl_ms", keys.itl_ms),
+        e2e: time("e2e_ms", keys.e2e_ms),
+    };
+    (sla != Sla::default()).then_some(sla)
+}

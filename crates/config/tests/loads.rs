@@ -1,0 +1,244 @@
+//! What a configuration means: defaults, values in effect, and the two semantics.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use windtunnel_config::{Experiment, NO_CONTEXT_LIMIT, Pace, Semantics, Sla, from_str, load, schema};
+use windtunnel_engine::{Chunk, DecodeSet, Nanos, Shape, vllm};
+use windtunnel_traffic::{Arrivals, Format, Synthetic, Times, WorkloadSource};
+
+const SMALL: &str = "\
+engine:
+  model: m
+  hardware: h
+  workers:
+    aggregated:
+      kv_cache: {capacity: {type: fixed, blocks: 1024}}
+      timing: {type: fixed, prefill_ms: 10, decode_ms: 2}
+";
+
+fn small(overrides: &[&str]) -> Experiment {
+    let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+    from_str("small.yaml", SMALL, &overrides).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn examples() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"))
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let experiment = small(&[]);
+    let deployment = &experiment.deployment;
+    assert_eq!(deployment.semantics, Semantics::Native);
+    assert_eq!((deployment.replicas.get(), deployment.gpus_per_worker), (1, 1));
+    assert_eq!((deployment.startup, deployment.kv_bytes_per_token), (Nanos::ZERO, None));
+    let engine = vllm::Config {
+        max_num_batched_tokens: 8192,
+        max_num_seqs: 256,
+        ..vllm::Config::new(1024, 64, NO_CONTEXT_LIMIT)
+    };
+    assert_eq!(deployment.engine, engine);
+    let source =
+        Synthetic { input_tokens: 1024, output_tokens: 128, requests: 100, arrivals: Arrivals::AtOnce };
+    assert_eq!(experiment.workload.source, WorkloadSource::Synthetic(source));
+    assert_eq!(experiment.workload.pace, Pace::Concurrency(NonZeroU32::new(10).unwrap()));
+    assert_eq!((experiment.workload.max_virtual_time, experiment.sla), (None, None));
+}
+
+#[test]
+fn the_values_in_effect_are_written_out() {
+    let effective = small(&[]).effective;
+    let expected = serde_json::json!({
+        "traffic": {
+            "source": {"type": "synthetic", "input_tokens": 1024, "output_tokens": 128},
+            "load": {"type": "concurrency", "concurrency": 10},
+            "stop": {"requests": 100},
+        },
+        "engine": {
+            "mode": "aggregated", "model": "m", "hardware": "h", "backend": "vllm", "backend_version": null,
+            "context_length": "max", "enable_chunked_prefill": true, "semantics": "native",
+            "workers": {"aggregated": {
+                "startup_seconds": 0.0,
+                "parallelism": {
+                    "replicas": 1, "tensor": 1, "pipeline": 1, "attention_data": 1, "moe_tensor": 1,
+                    "moe_expert": 1,
+                },
+                "scheduler": {
+                    "max_batched_tokens": 8192, "max_sequences": 256, "prefill_schedule_interval": 1,
+                    "max_num_active_seqs": null, "async_scheduling": true, "preemption_mode": "lifo",
+                    "long_prefill_token_threshold": 0, "long_prefill_token_threshold_adaptive": false,
+                    "policy": "fcfs", "watermark": 0.0, "reserve_full_isl": true,
+                    "max_num_queued_reqs": null, "max_num_queued_tokens": null,
+                },
+                "kv_cache": {
+                    "block_size": 64, "prefix_caching": true, "bytes_per_token": "auto",
+                    "capacity": {"type": "fixed", "blocks": 1024},
+                },
+                "timing": {
+                    "type": "fixed", "prefill_ms": 10.0, "decode_ms": 2.0, "composition": "sum",
+                    "speedup_ratio": 1.0, "decode_speedup_ratio": 1.0,
+                },
+            }},
+        },
+        "router": {"policy": "round_robin"},
+        "evaluation": {"sla": {"ttft_ms": null, "itl_ms": null, "e2e_ms": null}},
+    });
+    assert_eq!(effective, expected);
+}
+
+#[test]
+fn loading_the_values_in_effect_gives_the_same_experiment() {
+    let linear = "engine.workers.aggregated.timing={type: linear, linear: {base_ms: 1.5}}";
+    let variants: [&[&str]; 6] = [
+        &[],
+        &["engine.semantics=aisimulate_0_13", "engine.context_length=4096"],
+        &["traffic={load: {type: poisson, requests_per_second: 2.5}, stop: {requests_per_load_unit: 3}}"],
+        &[linear, "evaluation.sla={ttft_ms: 100, itl_ms: 5}"],
+        &[linear, "engine.semantics=aisimulate_0_13", "engine.backend_version='0.33'"],
+        &["engine.workers.aggregated.scheduler={policy: priority, max_num_queued_reqs: 5, watermark: 0.01}"],
+    ];
+    for overrides in variants {
+        let first = small(overrides);
+        let again = from_str("effective.yaml", &first.effective.to_string(), &[]);
+        assert_eq!(again.unwrap_or_else(|error| panic!("{error}")), first, "{overrides:?}");
+    }
+}
+
+#[test]
+fn semantics_decide_about_the_null_block_and_the_schedule() {
+    let blocks = |experiment: &Experiment| {
+        let engine = &experiment.deployment.engine;
+        (engine.num_blocks, engine.usable_blocks(), engine.async_scheduling)
+    };
+    assert_eq!(blocks(&small(&[])), (1024, 1023, true));
+    assert_eq!(blocks(&small(&["engine.semantics=aisimulate_0_13"])), (1025, 1024, false));
+    let synchronous = small(&["engine.workers.aggregated.scheduler.async_scheduling=false"]);
+    assert_eq!(blocks(&synchronous), (1024, 1023, false));
+}
+
+#[test]
+fn the_capacity_of_polynomial_timing_is_blocks_times_block_size_under_both_semantics() {
+    let decode = DecodeSet { count: 1, sum_context: 32_768, sum_context_squared: 1 << 30 };
+    for semantics in ["native", "aisimulate_0_13"] {
+        let semantics = format!("engine.semantics={semantics}");
+        let timing = "engine.workers.aggregated.timing={type: polynomial}";
+        let model = small(&[&semantics, timing]).deployment.timing;
+        // Half of 1024 blocks of 64.
+        assert_eq!(model.pass_duration(&Shape { prefill: &[], decode }), Nanos(26_310_000));
+    }
+}
+
+#[test]
+fn linear_timing_is_mixed_natively_and_a_sum_under_the_rules_of_aisimulate() {
+    let timing = "engine.workers.aggregated.timing={type: linear, linear: {base_ms: 5, per_new_token_ms: 1}}";
+    let shape = Shape {
+        prefill: &[Chunk { new_tokens: 3, before: 0 }],
+        decode: DecodeSet { count: 1, sum_context: 9, sum_context_squared: 81 },
+    };
+    let duration = |overrides: &[&str]| small(overrides).deployment.timing.pass_duration(&shape);
+    assert_eq!(duration(&[timing]), Nanos(9_000_000));
+    assert_eq!(duration(&[timing, "engine.semantics=aisimulate_0_13"]), Nanos(14_000_000));
+    assert_eq!(duration(&[timing, "engine.workers.aggregated.timing.composition=sum"]), Nanos(14_000_000));
+}
+
+#[test]
+fn stops_relative_to_the_load_round_half_to_even() {
+    let requests = |load: &str, per_unit: &str| {
+        let traffic = format!("traffic={{load: {load}, stop: {{requests_per_load_unit: {per_unit}}}}}");
+        match small(&[&traffic]).workload.source {
+            WorkloadSource::Synthetic(plan) => plan.requests,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(requests("{concurrency: 8}", "10"), 80);
+    assert_eq!(requests("{concurrency: 5}", "0.5"), 2);
+    assert_eq!(requests("{concurrency: 7}", "0.5"), 4);
+    assert_eq!(requests("{concurrency: 1}", "0.1"), 1, "at least one");
+    assert_eq!(requests("{type: constant_rate, requests_per_second: 2.5}", "100"), 250);
+}
+
+#[test]
+fn keys_of_aisimulate_that_mean_not_used_are_let_pass() {
+    let experiment = small(&[
+        "planner={policy: disabled}",
+        "router.prefill_load_model={type: none}",
+        "engine.nextn=0",
+        "engine.forward_model=null",
+        "engine.enable_eplb=false",
+        "engine.workers.aggregated.parallelism={pipeline: 1, attention_data: 1, context: 1}",
+        "engine.workers.aggregated.scheduler.prefill_decode_interval=0",
+        "engine.workers.aggregated.kv_cache.host_offload=null",
+        "engine.workers.aggregated.kv_cache.capacity.cuda_graph_reserved_bytes=0",
+        "optimization=null",
+    ]);
+    assert_eq!(experiment, small(&[]));
+}
+
+#[test]
+fn overrides_apply_from_left_to_right_and_reach_keys_that_the_file_lacks() {
+    let experiment = small(&[
+        "evaluation.sla.e2e_ms=5",
+        "engine.workers.aggregated.parallelism={replicas: 3, tensor: 4}",
+        "engine.workers.aggregated.parallelism.replicas=7",
+        "engine.workers.aggregated.startup_seconds=1.5",
+    ]);
+    let deployment = &experiment.deployment;
+    assert_eq!((deployment.replicas.get(), deployment.gpus_per_worker), (7, 4));
+    assert_eq!(deployment.startup, Nanos(1_500_000_000));
+    assert_eq!(experiment.sla, Some(Sla { e2e: Some(Nanos(5_000_000)), ..Sla::default() }));
+}
+
+#[test]
+fn the_quickstart_loads_and_its_trace_is_read_to_the_end() {
+    let experiment = load(&examples().join("quickstart.yaml"), &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(experiment.workload.pace, Pace::Arrivals);
+    let arrivals: Vec<_> = experiment.workload.open().unwrap().map(Result::unwrap).collect();
+    assert_eq!(arrivals.len(), 500);
+    assert_eq!(arrivals[0].at, Nanos::ZERO);
+    let WorkloadSource::Trace(trace) = &experiment.workload.source else { panic!() };
+    assert_eq!(trace.format, Format::Mooncake { block_size: 512 });
+    assert_eq!(trace.times, Times::Recorded { speedup: 1.0 });
+}
+
+#[test]
+fn a_trace_can_be_replayed_by_concurrency_and_cut_short() {
+    let overrides = [
+        "traffic.load={type: concurrency, concurrency: 3}",
+        "traffic.stop.max_virtual_time_seconds=2",
+        "traffic.source.limit=4",
+    ]
+    .map(str::to_owned);
+    let experiment = load(&examples().join("quickstart.yaml"), &overrides).unwrap();
+    assert_eq!(experiment.workload.pace, Pace::Concurrency(NonZeroU32::new(3).unwrap()));
+    assert_eq!(experiment.workload.max_virtual_time, Some(Nanos(2_000_000_000)));
+    let arrivals: Vec<_> = experiment.workload.open().unwrap().map(Result::unwrap).collect();
+    assert!(arrivals.len() == 4 && arrivals.iter().all(|arrival| arrival.at == Nanos::ZERO));
+}
+
+#[test]
+fn a_file_of_aisimulate_runs_unchanged() {
+    let path = examples().join("aisimulate.yaml");
+    let native = load(&path, &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(native.deployment.replicas.get(), 4);
+    let overrides = ["engine.semantics=aisimulate_0_13".to_owned()];
+    let theirs = load(&path, &overrides).unwrap();
+    assert_eq!(theirs.deployment.semantics, Semantics::Aisimulate013);
+    assert_eq!(theirs.deployment.engine.usable_blocks(), 4096);
+}
+
+#[test]
+fn the_schema_is_closed_and_every_key_is_described() {
+    fn walk(schema: &serde_json::Value, path: &str) {
+        for (key, child) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{key}");
+            assert!(child["description"].is_string(), "{path} has no description");
+            walk(child, &path);
+        }
+        if schema.get("properties").is_some() {
+            assert_eq!(schema["additionalProperties"], false, "{path}");
+        }
+    }
+    let schema = schema();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    walk(&schema, "");
+}

@@ -1,0 +1,361 @@
+//! The cases: a configuration that is right but for one thing, overrides, or a trace.
+
+/// One thing that is wrong.
+pub struct Case {
+    pub name: &'static str,
+    pub config: String,
+    pub overrides: Vec<&'static str>,
+    pub trace: Option<String>,
+}
+
+const GOOD: &str = "\
+traffic:
+  source: {type: synthetic, input_tokens: 100, output_tokens: 10}
+  load: {type: concurrency, concurrency: 4}
+  stop: {requests: 20}
+engine:
+  model: m
+  hardware: h
+  backend: vllm
+  workers:
+    aggregated:
+      parallelism: {replicas: 2}
+      scheduler: {max_batched_tokens: 4096, max_sequences: 64}
+      kv_cache:
+        block_size: 16
+        capacity: {type: fixed, blocks: 1024}
+      timing: {type: fixed, prefill_ms: 10, decode_ms: 2}
+";
+
+const TRACE: &str = "\
+traffic:
+  source: {type: trace, paths: [trace.jsonl]}
+  load: {type: trace_timestamps}
+";
+
+/// The good file with one text in it replaced.
+fn edit(name: &'static str, from: &str, to: &str) -> Case {
+    assert!(GOOD.contains(from), "{name}: {from}");
+    let config = GOOD.replacen(from, to, 1);
+    Case { name, config, overrides: Vec::new(), trace: None }
+}
+
+/// The good file with a key more somewhere.
+fn add(name: &'static str, after: &str, more: &str) -> Case {
+    edit(name, after, &format!("{after}{more}"))
+}
+
+fn set(name: &'static str, overrides: &[&'static str]) -> Case {
+    Case { name, config: GOOD.into(), overrides: overrides.to_vec(), trace: None }
+}
+
+/// Another traffic section.
+fn traffic(name: &'static str, section: &str) -> Case {
+    let engine = &GOOD[GOOD.find("engine:").unwrap()..];
+    Case { name, config: format!("{section}{engine}"), overrides: Vec::new(), trace: Some(String::new()) }
+}
+
+fn trace(name: &'static str, overrides: &[&'static str], lines: &[&str]) -> Case {
+    let trace = Some(lines.join("\n"));
+    Case { overrides: overrides.to_vec(), trace, ..traffic(name, TRACE) }
+}
+
+pub fn all() -> Vec<Case> {
+    [yaml(), types(), unknown(), not_yet(), contradictions(), overrides(), mooncake(), requests()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn yaml() -> Vec<Case> {
+    vec![
+        edit("yaml: broken indentation", "  hardware: h", " hardware: h"),
+        edit("yaml: tab as indentation", "  hardware: h", "\thardware: h"),
+        edit("yaml: unclosed mapping", "stop: {requests: 20}", "stop: {requests: 20"),
+        add("yaml: duplicate key", "  model: m\n", "  model: n\n"),
+        add("yaml: second document", "decode_ms: 2}\n", "---\na: 1\n"),
+        edit("yaml: a list as the file", GOOD, "- a\n- b\n"),
+        edit("yaml: an empty file", GOOD, "# nothing\n"),
+        edit("yaml: a word as the file", GOOD, "engine\n"),
+        edit("yaml: merge key", "{replicas: 2}", "{<<: {replicas: 2}}"),
+        edit("yaml: tag", "model: m", "model: !name m"),
+        edit("yaml: number as key", "{replicas: 2}", "{2: replicas}"),
+    ]
+}
+
+fn types() -> Vec<Case> {
+    vec![
+        edit("type: text for an integer", "replicas: 2", "replicas: two"),
+        edit("type: quoted number", "blocks: 1024", "blocks: '1024'"),
+        edit("type: fraction for an integer", "blocks: 1024", "blocks: 1024.5"),
+        edit("type: negative", "max_sequences: 64", "max_sequences: -1"),
+        edit("type: zero", "replicas: 2", "replicas: 0"),
+        edit("type: too large for 32 bits", "max_batched_tokens: 4096", "max_batched_tokens: 4294967296"),
+        edit("type: too many blocks", "blocks: 1024", "blocks: 4294967295"),
+        edit("type: zero tokens", "input_tokens: 100", "input_tokens: 0"),
+        edit("type: integer for a text", "model: m", "model: 8"),
+        edit("type: version without quotes", "backend: vllm", "backend: vllm\n  backend_version: 0.33"),
+        edit("type: empty text", "model: m", "model: ''"),
+        edit("type: null for a text", "model: m", "model:"),
+        edit("type: null for a mapping", "parallelism: {replicas: 2}", "parallelism:"),
+        edit("type: text for a mapping", "parallelism: {replicas: 2}", "parallelism: tp2"),
+        edit("type: list for a mapping", "stop: {requests: 20}", "stop: [20]"),
+        add("type: yes for a boolean", "block_size: 16\n", "        prefix_caching: yes\n"),
+        add("type: integer for a boolean", "block_size: 16\n", "        prefix_caching: 1\n"),
+        edit("type: negative time", "prefill_ms: 10", "prefill_ms: -10"),
+        edit("type: infinite time", "prefill_ms: 10", "prefill_ms: .inf"),
+        edit("type: not a number", "decode_ms: 2", "decode_ms: .nan"),
+        add("type: word that does not exist", "max_sequences: 64", ", policy: lcfs"),
+        add("type: watermark of 1", "max_sequences: 64", ", watermark: 1"),
+        add("type: context length of 1", "  model: m\n", "  context_length: 1\n"),
+        add("type: context length as a word", "  model: m\n", "  context_length: unlimited\n"),
+        add("type: speedup 0", "decode_ms: 2", ", speedup_ratio: 0"),
+        add("type: decode speedup 0.0", "decode_ms: 2", ", decode_speedup_ratio: 0.0"),
+        add("type: negative speedup", "decode_ms: 2", ", speedup_ratio: -2"),
+        add("type: negative seed", "concurrency: 4", ", seed: -1"),
+        set("type: a search domain", &["traffic.load.concurrency={choices: [1, 2]}"]),
+        set("type: a list as a domain", &["traffic.load.concurrency=[1, 2]"]),
+        set("type: paths as a text", &["traffic.source.paths=trace.jsonl"]),
+        set("type: paths of numbers", &["traffic.source.paths=[1]"]),
+        set("type: sla of zero", &["evaluation.sla.ttft_ms=0"]),
+    ]
+}
+
+fn unknown() -> Vec<Case> {
+    vec![
+        edit("unknown: misspelt at the top", "traffic:", "trafic:"),
+        edit("unknown: misspelt key", "max_sequences: 64", "max_sequence: 64"),
+        edit("unknown: swapped letters", "prefill_ms: 10", "perfill_ms: 10"),
+        edit("unknown: a key of another mapping", "  model: m\n", "  model: m\n  prefix_caching: true\n"),
+        edit("unknown: a name of vLLM", "max_sequences: 64", "gpu_memory_utilization: 0.9"),
+        edit("unknown: misspelt role", "aggregated:", "agregated:"),
+        edit("missing: model", "  model: m\n", ""),
+        edit("missing: blocks", ", blocks: 1024", ""),
+        edit("missing: capacity", "        capacity: {type: fixed, blocks: 1024}\n", ""),
+        edit("missing: timing", "      timing: {type: fixed, prefill_ms: 10, decode_ms: 2}\n", ""),
+        edit("missing: timing type", "type: fixed, prefill_ms", "prefill_ms"),
+        edit("missing: engine", &GOOD[GOOD.find("engine:").unwrap()..], ""),
+        edit(
+            "missing: a role left empty",
+            &GOOD[GOOD.find("      parallelism:").unwrap()..],
+            "      startup_seconds: 0\n",
+        ),
+    ]
+}
+
+fn not_yet() -> Vec<Case> {
+    let engine = "  model: m\n";
+    let role = "block_size: 16\n";
+    vec![
+        add("not yet: disaggregated", engine, "  mode: disaggregated\n"),
+        edit("not yet: disaggregated roles", "    aggregated:", "    prefill: {}\n    decode:"),
+        add("not yet: afd", engine, "  mode: afd\n"),
+        edit("not yet: sglang", "backend: vllm", "backend: sglang"),
+        edit("not yet: trtllm", "backend: vllm", "backend: trtllm"),
+        add("not yet: kv transfer", engine, "  kv_transfer: {}\n"),
+        add("not yet: speculation", engine, "  speculation: {kind: ngram, num_speculative_tokens: 3}\n"),
+        add("not yet: nextn", engine, "  nextn: 1\n"),
+        add("not yet: quantisation", engine, "  gemm_quant_mode: fp8\n"),
+        add("not yet: forward model", engine, "  forward_model: op_level\n"),
+        edit("not yet: pipeline", "{replicas: 2}", "{pipeline: 2}"),
+        edit("not yet: attention data", "{replicas: 2}", "{attention_data: 8}"),
+        edit("not yet: context parallelism", "{replicas: 2}", "{context: 2}"),
+        add("not yet: prefill_decode_interval", "max_sequences: 64", ", prefill_decode_interval: 2"),
+        add("not yet: host offload", role, "        host_offload: {num_host_blocks: 10}\n"),
+        add("not yet: g3 offload", role, "        g3_offload: {scope: worker_local, num_g3_blocks: 9}\n"),
+        add("not yet: state cache", role, "        state_cache: {bytes_per_request: 1}\n"),
+        edit("not yet: estimated capacity", "{type: fixed, blocks: 1024}", "{type: default}"),
+        edit("not yet: memory fraction", "blocks: 1024", "memory_fraction: 0.9"),
+        edit("not yet: capacity in bytes", "blocks: 1024", "bytes: 1000000"),
+        edit("not yet: calibrated timing", "{type: fixed, prefill_ms: 10, decode_ms: 2}", "{type: default}"),
+        edit("not yet: profile timing", "type: fixed, prefill", "type: profile, prefill"),
+        set("not yet: estimator", &["engine.workers.aggregated.timing.estimator_config={}"]),
+        set("not yet: role hardware", &["engine.workers.aggregated.hardware=h200"]),
+        set("not yet: kv router", &["router.policy=kv_router"]),
+        set("not yet: router key", &["router.temperature=0.2"]),
+        set("not yet: planner", &["planner={policy: enabled, target: sla}"]),
+        set("not yet: recommend", &["optimization={target: throughput}", "optimizer={}"]),
+        set("not yet: images", &["traffic.source.images={height: 8, width: 8}"]),
+        set("not yet: sessions", &["traffic.source.type=synthetic-session", "traffic.stop.sessions=9"]),
+        set("not yet: agentic", &["traffic.load.agentic_lanes=4"]),
+        set("not yet: capacity-relative load", &["traffic.load.type=kv_capacity_fraction"]),
+        set("not yet: weka", &["traffic.source.format=weka"]),
+        set("not yet: dynamo", &["traffic.source.format=dynamo"]),
+        set("not yet: mooncake-delta", &["traffic.source.format=mooncake-delta"]),
+        edit("not yet: hardware auto", "hardware: h", "hardware: auto"),
+    ]
+}
+
+fn contradictions() -> Vec<Case> {
+    vec![
+        edit(
+            "contradiction: fixed keys with polynomial",
+            "type: fixed, prefill",
+            "type: polynomial, prefill",
+        ),
+        edit("contradiction: fixed keys with linear", "type: fixed, prefill", "type: linear, prefill"),
+        edit("contradiction: fixed without decode", ", decode_ms: 2", ""),
+        add("contradiction: linear keys with fixed", "decode_ms: 2", ", linear: {base_ms: 1}"),
+        add("contradiction: mixed with fixed", "decode_ms: 2", ", composition: mixed"),
+        edit(
+            "contradiction: decode speedup in a mixed pass",
+            "{type: fixed, prefill_ms: 10, decode_ms: 2}",
+            "{type: linear, linear: {base_ms: 1}, decode_speedup_ratio: 2}",
+        ),
+        edit("contradiction: null block only", "blocks: 1024", "blocks: 1"),
+        edit("contradiction: 2^40 tokens", "block_size: 16", "block_size: 4294967295"),
+        edit("contradiction: budget below seats", "max_batched_tokens: 4096", "max_batched_tokens: 32"),
+        edit(
+            "contradiction: default seats above budget",
+            "{max_batched_tokens: 4096, max_sequences: 64}",
+            "{max_batched_tokens: 128}",
+        ),
+        add(
+            "contradiction: whole prompts without a limit",
+            "  model: m\n",
+            "  enable_chunked_prefill: false\n",
+        ),
+        add(
+            "contradiction: whole prompts above the budget",
+            "  model: m\n",
+            "  enable_chunked_prefill: false\n  context_length: 8192\n",
+        ),
+        add("contradiction: active seats above seats", "max_sequences: 64", ", max_num_active_seqs: 65"),
+        add(
+            "contradiction: threshold above context",
+            "max_sequences: 64",
+            ", long_prefill_token_threshold: 3000000000",
+        ),
+        add(
+            "contradiction: fifo by priority",
+            "max_sequences: 64",
+            ", policy: priority, preemption_mode: fifo",
+        ),
+        set("contradiction: two kinds of sla", &["evaluation.sla={ttft_ms: 1, e2e_ms: 2}"]),
+        set(
+            "contradiction: asynchronous AISimulate",
+            &[
+                "engine.semantics=aisimulate_0_13",
+                "engine.workers.aggregated.scheduler.async_scheduling=true",
+            ],
+        ),
+        set(
+            "contradiction: interval in AISimulate",
+            &[
+                "engine.semantics=aisimulate_0_13",
+                "engine.workers.aggregated.scheduler.prefill_schedule_interval=2",
+            ],
+        ),
+        set(
+            "contradiction: mixed AISimulate",
+            &[
+                "engine.semantics=aisimulate_0_13",
+                "engine.workers.aggregated.timing={type: linear, linear: {}, composition: mixed}",
+            ],
+        ),
+        edit("contradiction: concurrency with poisson", "type: concurrency,", "type: poisson,"),
+        edit("contradiction: rate with concurrency", "concurrency: 4", "requests_per_second: 4"),
+        edit(
+            "contradiction: seed with a constant rate",
+            "{type: concurrency, concurrency: 4}",
+            "{type: constant_rate, requests_per_second: 4, seed: 1}",
+        ),
+        edit(
+            "contradiction: timestamps of nothing",
+            "type: concurrency, concurrency: 4",
+            "type: trace_timestamps",
+        ),
+        edit("contradiction: no stop", "stop: {requests: 20}", "stop: {}"),
+        edit("contradiction: two stops", "requests: 20", "requests: 20, requests_per_load_unit: 5"),
+        edit("contradiction: endless stop", "{requests: 20}", "{requests_per_load_unit: 1.0e+300}"),
+        edit(
+            "contradiction: cut-off of a synthetic run",
+            "requests: 20",
+            "requests: 20, max_virtual_time_seconds: 5",
+        ),
+        edit("contradiction: trace keys with synthetic", "input_tokens: 100", "block_size: 16, limit: 5"),
+        edit(
+            "contradiction: time beyond the longest run",
+            "stop: {requests: 20}",
+            "stop: {requests: 20}\nevaluation: {sla: {e2e_ms: 1.0e+300}}",
+        ),
+        traffic("contradiction: load only", "traffic:\n  load: {concurrency: 4}\n"),
+        traffic("contradiction: trace without a path", "traffic: {source: {type: trace}}\n"),
+        traffic(
+            "contradiction: trace that is not there",
+            "traffic: {source: {type: trace, paths: [nowhere.jsonl]}}\n",
+        ),
+        traffic(
+            "contradiction: trace at an absolute path that is not there",
+            "traffic: {source: {type: trace, paths: [/nowhere/trace.jsonl]}}\n",
+        ),
+        traffic("contradiction: two traces", "traffic: {source: {type: trace, paths: [a.jsonl, b.jsonl]}}\n"),
+        trace("contradiction: rate with a trace", &["traffic.load.requests_per_second=5"], &[]),
+        trace("contradiction: poisson trace", &["traffic.load={type: poisson, requests_per_second: 5}"], &[]),
+        trace("contradiction: speedup of a closed loop", &["traffic.load={speedup: 2}"], &[]),
+        trace("contradiction: stop of a trace", &["traffic.stop.requests=5"], &[]),
+        trace("contradiction: lengths of a trace", &["traffic.source.input_tokens=5"], &[]),
+        trace(
+            "contradiction: blocks of a request file",
+            &["traffic.source.format=requests", "traffic.source.block_size=16"],
+            &[],
+        ),
+    ]
+}
+
+fn overrides() -> Vec<Case> {
+    vec![
+        set("override: no value", &["engine.model"]),
+        set("override: no path", &["=5"]),
+        set("override: empty name", &["engine..model=x"]),
+        set("override: broken yaml", &["engine.model={"]),
+        set("override: empty value", &["engine.model="]),
+        set("override: unknown key", &["engine.worker.aggregated={}"]),
+        set("override: below a value", &["engine.model.name=x"]),
+        trace("override: below a list", &["traffic.source.paths.0=x"], &[]),
+        set("override: wrong type", &["engine.workers.aggregated.parallelism.replicas=many"]),
+        set("override: the last one counts", &["engine.backend=vllm", "engine.backend=sglang"]),
+        set("override: makes a contradiction", &["traffic.load.requests_per_second=5"]),
+        set("override: replaces a mapping", &["traffic.load={type: poisson}"]),
+    ]
+}
+
+const ROW: &str = r#"{"timestamp": 10, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}"#;
+
+fn mooncake() -> Vec<Case> {
+    let row = |name, line: &str| trace(name, &[], &[ROW, line]);
+    vec![
+        trace("mooncake: empty", &[], &[]),
+        row("mooncake: not json", "timestamp,input_length"),
+        row("mooncake: cut off", r#"{"timestamp": 10, "input_length": 600"#),
+        row("mooncake: a list", "[10, 600, 5]"),
+        row("mooncake: no time", r#"{"input_length": 600, "output_length": 5, "hash_ids": [0, 1]}"#),
+        row("mooncake: earlier", &ROW.replace("10,", "9,")),
+        row("mooncake: negative time", &ROW.replace("10,", "-1,")),
+        row("mooncake: too few ids", &ROW.replace("[0, 1]", "[0]")),
+        row("mooncake: too many ids", &ROW.replace("600", "20")),
+        row("mooncake: no input", &ROW.replace("600", "0")),
+        row("mooncake: no output", &ROW.replace("5,", "0,")),
+        row("mooncake: fraction of a token", &ROW.replace("600", "600.5")),
+        row("mooncake: negative id", &ROW.replace("[0, 1]", "[0, -1]")),
+        row("mooncake: turn of a session", &ROW.replace("{", r#"{"session_id": "s", "#)),
+        row("mooncake: misspelt", &ROW.replace("output_length", "ouput_length")),
+        row("mooncake: tokens", &ROW.replace("{", r#"{"prompt_token_ids": [1], "#)),
+    ]
+}
+
+fn requests() -> Vec<Case> {
+    let good = r#"{"id": "a", "prompt_token_ids": [1, 2], "max_tokens": 3, "arrival_ms": 10}"#;
+    let line = |name, line: &str| trace(name, &["traffic.source.format=requests"], &[good, line]);
+    vec![
+        trace("requests: a mooncake file", &["traffic.source.format=requests"], &[ROW]),
+        line("requests: earlier", &good.replace("10}", "9}")),
+        line("requests: by step", &good.replace(r#""arrival_ms": 10"#, r#""arrival_step": 3"#)),
+        line("requests: aborted", &good.replace("10}", r#"10, "abort_step": 3}"#)),
+        line("requests: no time", &good.replace(r#", "arrival_ms": 10"#, "")),
+        line("requests: empty prompt", &good.replace("[1, 2]", "[]")),
+        line("requests: text as prompt", &good.replace("[1, 2]", "\"hello\"")),
+        line("requests: no output", &good.replace("3,", "0,")),
+        line("requests: drafts", &good.replace("10}", r#"10, "drafts": [[1]]}"#)),
+    ]
+}
