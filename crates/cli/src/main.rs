@@ -1,2 +1,38 @@
-//! The windtunnel binary.
-fn main() {}
+//! The `windtunnel` binary: arguments in, text out. Everything else lives in the library crates.
+//!
+//! Exit codes: 0 done, 1 the run failed (or a conformance check found a difference), 2 the input is
+//! wrong, 130 interrupted.
+
+mod args;
+mod conformance;
+mod exit;
+mod files;
+mod predict;
+mod progress;
+
+use args::{Arguments, Command};
+use clap::Parser;
+use exit::Failure;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Command::Predict(predict) => predict::run(&predict),
+        Command::Conformance(conformance) => conformance::run(&conformance.action),
+        Command::Schema => schema(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn schema() -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, &windtunnel_config::schema())
+        .map_err(std::io::Error::from)
+        .and_then(|()| out.write_all(b"\n"))
+        .map_err(Failure::output)
+}

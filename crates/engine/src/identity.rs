@@ -63,8 +63,7 @@ enum Source {
     Private,
     Prefixes {
         ids: Box<[u64]>,
-        id_tokens: u32,
-        grain: u32,
+        grid: Grid,
     },
     /// `made` grows as blocks fill.
     Tokens {
@@ -82,7 +81,7 @@ impl Keys {
         let source = match content {
             Content::Private => Source::Private,
             Content::Prefixes { ids, id_tokens } => {
-                Source::Prefixes { ids, id_tokens, grain: gcd(id_tokens, block_size) }
+                Source::Prefixes { ids, grid: Grid::new(id_tokens, block_size) }
             }
             Content::Tokens(prompt) => Source::Tokens { prompt, made: Vec::new() },
         };
@@ -108,15 +107,10 @@ impl Keys {
     pub fn get(&mut self, index: u32, output: Option<&[u32]>) -> BlockKey {
         match &mut self.source {
             Source::Private => {}
-            Source::Prefixes { ids, id_tokens, grain } => {
+            Source::Prefixes { ids, grid } => {
                 if index < self.first_private {
-                    // The id under the block's last token names the prefix up to that id's end; with the
-                    // offset inside it, it names the prefix up to the block's end.
-                    let last = (u64::from(index) + 1) * u64::from(self.block_size) - 1;
-                    let id = ids[(last / u64::from(*id_tokens)) as usize];
-                    let offset = last % u64::from(*id_tokens);
-                    let per_id = u64::from(*id_tokens / *grain);
-                    return BlockKey::new(0, id * per_id + offset / u64::from(*grain));
+                    let (id, part) = grid.place(index, self.block_size);
+                    return BlockKey::new(0, ids[id] * u64::from(grid.parts) + u64::from(part));
                 }
             }
             Source::Tokens { prompt, made } => {
@@ -130,6 +124,38 @@ impl Keys {
             }
         }
         BlockKey::new(1, self.private_base + u64::from(index - self.first_private))
+    }
+}
+
+/// How engine blocks lie on trace ids. The id under a block's last token names the prefix up to that id's
+/// end; with the block end's place inside it, it names the prefix up to the block's end.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    id_tokens: u32,
+    /// Distance of the block ends that can occur inside an id.
+    grain: u32,
+    /// Such places in an id.
+    parts: u32,
+    /// log2 of `parts`, where blocks divide ids and their number is a power of two: the usual case.
+    shift: Option<u32>,
+}
+
+impl Grid {
+    fn new(id_tokens: u32, block_size: u32) -> Grid {
+        let grain = gcd(id_tokens, block_size);
+        let parts = id_tokens / grain;
+        let shift = (grain == block_size && parts.is_power_of_two()).then(|| parts.trailing_zeros());
+        Grid { id_tokens, grain, parts, shift }
+    }
+
+    /// Which id a block ends in, and at which of its places.
+    fn place(&self, index: u32, block_size: u32) -> (usize, u32) {
+        if let Some(shift) = self.shift {
+            return ((index >> shift) as usize, index & (self.parts - 1));
+        }
+        let last = (u64::from(index) + 1) * u64::from(block_size) - 1;
+        let id_tokens = u64::from(self.id_tokens);
+        ((last / id_tokens) as usize, (last % id_tokens) as u32 / self.grain)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod event;
 mod identity;
+mod kv;
 mod nanos;
 mod pass;
 mod request;

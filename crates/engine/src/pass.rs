@@ -31,6 +31,22 @@ pub struct DecodeSet {
     pub sum_context_squared: u128,
 }
 
+impl DecodeSet {
+    /// One request more.
+    pub fn add(&mut self, context: u32) {
+        let context = u64::from(context);
+        self.count += 1;
+        self.sum_context += context;
+        self.sum_context_squared += u128::from(context) * u128::from(context);
+    }
+
+    /// The set one pass later: every context is one token longer.
+    pub fn grow(&mut self) {
+        self.sum_context_squared += 2 * u128::from(self.sum_context) + u128::from(self.count);
+        self.sum_context += self.count;
+    }
+}
+
 /// What a timing source may know of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
@@ -65,6 +81,8 @@ pub struct Admission {
 pub struct Scheduled {
     /// Tokens computed; 0 is a pass that only flushes finished requests and takes no time.
     pub tokens: u64,
+    /// Of those, tokens of prompts and of preempted requests' outputs; the rest are decodes.
+    pub prefill_tokens: u64,
     /// Prefill chunks in batch order.
     pub prefill: Vec<Chunk>,
     /// The decoding requests.
@@ -88,6 +106,7 @@ impl Scheduled {
 
     pub(crate) fn clear(&mut self) {
         self.tokens = 0;
+        self.prefill_tokens = 0;
         self.prefill.clear();
         self.decode = DecodeSet::default();
         self.admitted.clear();
@@ -127,6 +146,9 @@ pub struct Outcome {
     pub steady_tokens: u64,
     /// Every other token, in batch order.
     pub tokens: Vec<Token>,
+    /// Requests that stopped taking part in every pass: their last token before those in `tokens`, if
+    /// any, came with the pass completed before this one.
+    pub parked: Vec<Slot>,
     /// Those among the steady ones that gave their second token.
     pub second: Vec<Slot>,
     /// Requests that ended with this pass, in batch order. The last token of each is in `tokens`.
@@ -137,6 +159,7 @@ impl Outcome {
     pub(crate) fn clear(&mut self) {
         self.steady_tokens = 0;
         self.tokens.clear();
+        self.parked.clear();
         self.second.clear();
         self.finished.clear();
     }

@@ -1,1 +1,3 @@
-//! windtunnel-validate
+//! Proof of fidelity: the schedulers against traces of the real ones.
+
+pub mod conformance;

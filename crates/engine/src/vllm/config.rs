@@ -22,6 +22,17 @@ pub enum PreemptionMode {
     Fifo,
 }
 
+/// How the work of a preempted request that computes its prompt and outputs again is counted. The
+/// schedule is the same; only the shape that the timing source sees differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumedWork {
+    /// As prefill, all of it: what the GPU does.
+    Prefill,
+    /// As AISimulate 0.13 does: output tokens computed again cost nothing, and the pass that gives the
+    /// next token counts as one more decode of the request.
+    PromptAndDecode,
+}
+
 /// Settings of one rank. Field names are vLLM 0.33.0's (config/scheduler.py, config/cache.py).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -63,6 +74,8 @@ pub struct Config {
     pub max_num_queued_tokens: Option<u64>,
     /// Keep the events of the prefix cache.
     pub kv_events: bool,
+    /// How the work of a resumed request is counted in a pass's shape.
+    pub resumed_work: ResumedWork,
 }
 
 /// Settings that vLLM would refuse.
@@ -100,6 +113,7 @@ impl Config {
             max_num_queued_reqs: None,
             max_num_queued_tokens: None,
             kv_events: false,
+            resumed_work: ResumedWork::Prefill,
         }
     }
 

@@ -1,5 +1,21 @@
 //! The vLLM core: scheduler and KV cache of vLLM 0.33.0, one rank.
+//!
+//! Read in this order: [`Config`], `sequence` (a request's counters), `rank` (the rank and its queues),
+//! `schedule` (running requests), `admit` (waiting requests), `complete` (what a finished pass changes).
+//! `decode_set` and `flight` make steady passes cheap; with `Stepper::Plain` the decode set stays empty
+//! and every pass visits every running request, which is the engine's own loop.
 
+mod admit;
+mod complete;
 mod config;
+mod decode_set;
+mod flight;
+mod rank;
+mod schedule;
+mod sequence;
+mod steady;
+mod waiting;
 
-pub use config::{Config, ConfigError, Policy, PreemptionMode};
+pub use config::{Config, ConfigError, Policy, PreemptionMode, ResumedWork};
+pub use rank::{Rank, RankStats, Stepper};
+pub use steady::Steady;

@@ -1,0 +1,132 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Windtunnel runs LLM serving deployments without GPUs.
+#[derive(Debug, Parser)]
+#[command(name = "windtunnel", version, about, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a workload through a deployment in virtual time and report its metrics
+    Predict(Predict),
+    /// Prove the schedulers against traces of the real ones
+    Conformance(Conformance),
+    /// Print the JSON Schema of the configuration file
+    Schema,
+}
+
+/// Arguments of `predict`.
+#[derive(Debug, Args)]
+pub struct Predict {
+    /// Configuration file (YAML)
+    #[arg(value_name = "FILE", required_unless_present = "config", conflicts_with = "config")]
+    pub file: Option<PathBuf>,
+    /// The same, as an option
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Set one value of the configuration, as a.b.c=VALUE (YAML); repeatable, the last one wins
+    #[arg(long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Run the first N requests of the workload only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// What standard output shows
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+    /// Write prediction.json and run.json into this folder
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Replace the files of an earlier run in the output folder
+    #[arg(long, requires = "output_dir")]
+    pub overwrite: bool,
+    /// Also write requests.jsonl, one line for each request
+    #[arg(long, requires = "output_dir")]
+    pub capture_per_request: bool,
+    /// Write every KV event and preemption to this file (JSON lines)
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// Write the state of every rank at regular virtual times to this file (JSON lines)
+    #[arg(long, value_name = "FILE")]
+    pub telemetry: Option<PathBuf>,
+    /// Virtual time between two telemetry samples
+    #[arg(long, value_name = "MS", default_value_t = 1000.0, requires = "telemetry")]
+    pub telemetry_interval_ms: f64,
+    /// How passes are computed; the results are the same to the byte
+    #[arg(long, value_enum, default_value_t = Stepper::Fast)]
+    pub stepper: Stepper,
+}
+
+/// What standard output shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table for people.
+    Table,
+    /// The content of prediction.json.
+    Json,
+}
+
+/// How passes are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stepper {
+    /// Every pass visits every running request.
+    Plain,
+    /// A pass visits the requests for which something changes.
+    Fast,
+}
+
+impl From<Stepper> for windtunnel_sim::Stepper {
+    fn from(stepper: Stepper) -> Self {
+        match stepper {
+            Stepper::Plain => windtunnel_sim::Stepper::Plain,
+            Stepper::Fast => windtunnel_sim::Stepper::Fast,
+        }
+    }
+}
+
+/// Arguments of `conformance`.
+#[derive(Debug, Args)]
+pub struct Conformance {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: ConformanceAction,
+}
+
+/// The conformance commands.
+#[derive(Debug, Subcommand)]
+pub enum ConformanceAction {
+    /// Write the trace of our scheduler for a scenario, in the oracle's line format
+    Run {
+        /// The scenario's config (JSON)
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// The scenario's requests (JSON lines, may be gzipped)
+        #[arg(long, value_name = "FILE")]
+        requests: PathBuf,
+        /// Where the trace goes; standard output if not given
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+        /// How passes are computed
+        #[arg(long, value_enum, default_value_t = Stepper::Fast)]
+        stepper: Stepper,
+    },
+    /// Replay the inputs of golden traces and compare every key of every step
+    Check {
+        /// Traces (NAME.jsonl or NAME.jsonl.gz), or folders of them
+        #[arg(value_name = "GOLDEN", required = true)]
+        goldens: Vec<PathBuf>,
+        /// Print the results as JSON
+        #[arg(long)]
+        json: bool,
+        /// How passes are computed
+        #[arg(long, value_enum, default_value_t = Stepper::Fast)]
+        stepper: Stepper,
+    },
+}

@@ -1,0 +1,151 @@
+//! `windtunnel predict`: one configuration, one run, one report.
+
+use crate::args::{Format, Predict};
+use crate::exit::Failure;
+use crate::files::PartialFile;
+use crate::progress::ProgressLine;
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use windtunnel_config::{Experiment, Semantics};
+use windtunnel_engine::Nanos;
+use windtunnel_report::{FileName, OutputDir, Prediction, Report, ReportError, RunFile};
+use windtunnel_sim::{Options, SimError, TelemetryOptions};
+
+/// The engine version whose behaviour is reproduced.
+const VLLM: &str = "0.33.0";
+
+/// Runs the command.
+pub fn run(arguments: &Predict) -> Result<(), Failure> {
+    let experiment = load(arguments)?;
+    let interval = telemetry_interval(arguments)?;
+    let output = match &arguments.output_dir {
+        Some(path) => Some(OutputDir::prepare(path, arguments.overwrite).map_err(Failure::input)?),
+        None => None,
+    };
+    let mut events = arguments.events.as_deref().map(PartialFile::create).transpose()?;
+    let mut telemetry = arguments.telemetry.as_deref().map(PartialFile::create).transpose()?;
+
+    let started = Instant::now();
+    let progress = ProgressLine::new();
+    let mut show = |p| progress.show(p);
+    let options = Options {
+        stepper: arguments.stepper.into(),
+        capture: arguments.capture_per_request,
+        events: events.as_mut().map(|file| Box::new(file) as Box<dyn Write>),
+        telemetry: telemetry.as_mut().map(|file| TelemetryOptions { interval, out: Box::new(file) }),
+        progress: Some(&mut show),
+        interrupt: interrupt_flag()?,
+    };
+    let done = windtunnel_sim::run(&experiment, options);
+    progress.clear();
+    let report = done.map_err(|error| match error {
+        SimError::Interrupted => Failure::Interrupted,
+        SimError::Traffic(e) => Failure::input(e),
+        SimError::Engine(e) => Failure::input(e),
+        other => Failure::run(other),
+    })?;
+    let wall_time_ms = started.elapsed().as_secs_f64() * 1e3;
+
+    for file in [events, telemetry].into_iter().flatten() {
+        file.finish()?;
+    }
+    publish(arguments, &experiment, &report, output, wall_time_ms)
+}
+
+fn load(arguments: &Predict) -> Result<Experiment, Failure> {
+    let path = arguments.config.as_ref().or(arguments.file.as_ref());
+    // invariant: clap requires exactly one of the two
+    let Some(path) = path else { return Err(Failure::Input("a configuration file is required".into())) };
+    let mut overrides = arguments.set.clone();
+    if let Some(limit) = arguments.limit {
+        overrides.push(format!("traffic.source.limit={limit}"));
+    }
+    windtunnel_config::load(path, &overrides).map_err(Failure::input)
+}
+
+fn telemetry_interval(arguments: &Predict) -> Result<Nanos, Failure> {
+    let ms = arguments.telemetry_interval_ms;
+    Nanos::from_ms(ms).filter(|&interval| interval > Nanos::ZERO).ok_or_else(|| {
+        Failure::Input(format!(
+            "--telemetry-interval-ms: {ms} must be a time above 0 (smallest step 0.000001)"
+        ))
+    })
+}
+
+/// A flag that Ctrl-C raises. A second Ctrl-C ends the program at once.
+fn interrupt_flag() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let raised = flag.clone();
+    ctrlc::set_handler(move || {
+        if raised.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })
+    .map_err(|e| Failure::run(format!("cannot listen for Ctrl-C: {e}")))?;
+    Ok(flag)
+}
+
+fn publish(
+    arguments: &Predict,
+    experiment: &Experiment,
+    report: &Report,
+    output: Option<OutputDir>,
+    wall_time_ms: f64,
+) -> Result<(), Failure> {
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let versions =
+        BTreeMap::from([("windtunnel".to_owned(), version.clone()), ("vllm".to_owned(), VLLM.to_owned())]);
+    let semantics = match experiment.deployment.semantics {
+        Semantics::Native => "native",
+        Semantics::Aisimulate013 => "aisimulate_0_13",
+    };
+    let prediction = Prediction::new(report, &versions, semantics, &experiment.effective, &[]);
+    let count = |name| report.summary.get(name).as_f64().unwrap_or(0.0) as u64;
+    let run = RunFile {
+        version,
+        threads: 1,
+        wall_time_ms,
+        processed_tokens: count("total_input_tokens") + count("total_output_tokens"),
+        processed_output_tokens: count("total_output_tokens"),
+        peak_memory_bytes: peak_memory_bytes(),
+    };
+    let mut written = Vec::new();
+    if let Some(mut folder) = output {
+        let failed = |e: ReportError| Failure::run(e);
+        folder.write_json(FileName::Prediction, &prediction).map_err(failed)?;
+        folder.write_json(FileName::Run, &run).map_err(failed)?;
+        if report.has_requests() {
+            folder.write(FileName::Requests, |file| report.write_requests(file)).map_err(failed)?;
+        }
+        written = folder.commit().map_err(failed)?;
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let printed = match arguments.format {
+        Format::Json => serde_json::to_writer_pretty(&mut out, &prediction)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out)),
+        Format::Table => {
+            let colour = io::stdout().is_terminal();
+            out.write_all(windtunnel_report::table(report, colour).as_bytes())
+        }
+    };
+    printed.and_then(|()| out.flush()).map_err(Failure::output)?;
+    if arguments.format == Format::Table {
+        for path in written {
+            eprintln!("wrote {}", path.display());
+        }
+        eprintln!("simulated in {:.2} s", wall_time_ms / 1e3);
+    }
+    Ok(())
+}
+
+/// The most memory that this process has held, where the system tells.
+fn peak_memory_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}

@@ -1,0 +1,569 @@
+//! One vLLM rank: its requests, queues and counters, and how requests come and go from outside.
+
+use super::config::{Config, ConfigError};
+use super::decode_set::DecodeSet;
+use super::flight::{Flight, Member};
+use super::sequence::{Sequence, State};
+use super::waiting::{Rank as WaitingRank, Waiting};
+use crate::event::KvEvents;
+use crate::identity::{BlockKey, Keys};
+use crate::kv::BlockPool;
+use crate::pass::{Outcome, Scheduled, Slot};
+use crate::request::{FinishReason, OutputPlan, Rejection, Request, RequestId};
+
+/// How passes are computed. The results are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stepper {
+    /// Every pass visits every running request, as the engine does.
+    Plain,
+    /// A pass visits the requests for which something changes.
+    Fast,
+}
+
+/// Counters of a rank. Tokens and events since the start; the rest as of now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankStats {
+    /// Requests in the running list.
+    pub running: usize,
+    /// Requests in the waiting queue.
+    pub waiting: usize,
+    /// Blocks with an owner.
+    pub used_blocks: u32,
+    /// Most blocks with an owner at any time.
+    pub peak_used_blocks: u32,
+    /// Blocks that can hold tokens.
+    pub usable_blocks: u32,
+    /// Distinct identities in the prefix cache.
+    pub cached_blocks: u32,
+    /// Cached blocks handed out again.
+    pub evictions: u64,
+    /// Preemptions.
+    pub preemptions: u64,
+    /// Prompt tokens looked up at first admissions (vLLM `prefix_cache_queries`).
+    pub prefix_queries: u64,
+    /// Of those, found (vLLM `prefix_cache_hits`).
+    pub prefix_hits: u64,
+}
+
+/// A waiting request whose admission failed for want of blocks, and what its look-up found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocked {
+    pub(super) slot: u32,
+    pub(super) serial: u32,
+    pub(super) known: u32,
+    pub(super) hits: u32,
+    pub(super) free_hits: u32,
+}
+
+/// Scheduler and KV cache of one rank.
+///
+/// The driver's protocol: `submit` and `cancel` at any time; `schedule` while fewer than
+/// [`Config::depth`] passes are in flight and [`has_work`](Rank::has_work); `complete` for the oldest
+/// pass in flight when it ends. Slots of finished requests are reused.
+pub struct Rank {
+    pub(super) config: Config,
+    pub(super) stepper: Stepper,
+    pub(super) watermark_blocks: u32,
+    pub(super) pool: BlockPool,
+    pub(super) sequences: Vec<Sequence>,
+    vacant: Vec<u32>,
+    next_serial: u32,
+    next_private_key: u64,
+    pub(super) next_ticket: u64,
+    /// In the engine's order: by admission.
+    pub(super) running: Vec<u32>,
+    /// Running requests that each pass looks at (`State::Running`).
+    pub(super) visited: usize,
+    pub(super) waiting: Waiting,
+    /// Waiting requests that were passed over (vLLM `deferred_waiting`).
+    pub(super) deferred: usize,
+    pub(super) blocked: Option<Blocked>,
+    pub(super) flight: Flight,
+    pub(super) decoders: DecodeSet,
+    /// Requests that ended since the last `schedule`; one more pass announces them.
+    unannounced: bool,
+    pub(super) executed_passes: u64,
+    pub(super) last_prefill_pass: i64,
+    pub(super) prefill_capacity_bound: bool,
+    /// Prompt tokens of requests without a first output.
+    pub(super) queued_tokens: u64,
+    pub(super) stats: RankStats,
+    pub(super) scheduled: Scheduled,
+    pub(super) outcome: Outcome,
+    /// Scratch: calendar entries of the pass being scheduled.
+    pub(super) due: Vec<(u64, u32, u32)>,
+    /// Scratch: blocks found by a look-up.
+    pub(super) hits: Vec<u32>,
+    /// Scratch: the key that ended it.
+    pub(super) missed: Option<BlockKey>,
+}
+
+impl Rank {
+    /// An empty rank.
+    pub fn new(config: Config, stepper: Stepper) -> Result<Rank, ConfigError> {
+        config.validate()?;
+        let pool = BlockPool::new(config.num_blocks, config.prefix_caching, config.kv_events);
+        Ok(Rank {
+            stepper,
+            watermark_blocks: (config.watermark * f64::from(config.num_blocks)) as u32,
+            pool,
+            sequences: Vec::new(),
+            vacant: Vec::new(),
+            next_serial: 0,
+            next_private_key: 0,
+            next_ticket: 0,
+            running: Vec::new(),
+            visited: 0,
+            waiting: Waiting::new(config.policy),
+            deferred: 0,
+            blocked: None,
+            flight: Flight::default(),
+            decoders: DecodeSet::default(),
+            unannounced: false,
+            executed_passes: 0,
+            last_prefill_pass: -i64::from(config.prefill_schedule_interval),
+            prefill_capacity_bound: false,
+            queued_tokens: 0,
+            stats: RankStats { usable_blocks: config.usable_blocks(), ..RankStats::default() },
+            scheduled: Scheduled::default(),
+            outcome: Outcome::default(),
+            due: Vec::new(),
+            hits: Vec::new(),
+            missed: None,
+            config,
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Puts a request at the end of the waiting queue (or where its priority belongs).
+    pub fn submit(&mut self, mut request: Request) -> Result<Slot, Rejection> {
+        self.check(&request)?;
+        let room = self.config.max_model_len - request.prompt_tokens;
+        let plan = &mut request.output;
+        plan.max_tokens = plan.max_tokens.min(room);
+        plan.stop_after = plan.stop_after.filter(|&n| n <= plan.max_tokens);
+        let keys = Keys::new(&mut request, self.config.block_size, &mut self.next_private_key);
+        let serial = self.next_serial;
+        self.next_serial = self.next_serial.wrapping_add(1);
+        let slot = self.vacant.pop().unwrap_or(self.sequences.len() as u32);
+        let blocks = match self.sequences.get_mut(slot as usize) {
+            Some(old) => std::mem::take(&mut old.blocks),
+            None => Vec::new(),
+        };
+        let sequence = Sequence {
+            state: State::Waiting,
+            serial,
+            ticket: 0,
+            id: request.id,
+            arrival: request.arrival,
+            priority: request.priority,
+            tie: request.tie,
+            prompt: request.prompt_tokens,
+            max_tokens: request.output.max_tokens,
+            output: request.output,
+            keys,
+            blocks,
+            promoted: 0,
+            computed: 0,
+            known: request.prompt_tokens,
+            placeholders: 0,
+            in_flight: 0,
+            stale: 0,
+            prefill_chunk: false,
+            preemptions: 0,
+            deferred: false,
+            joined: 0,
+            due: 0,
+        };
+        let rank = Self::waiting_rank(&sequence);
+        self.queued_tokens += u64::from(sequence.prompt);
+        match self.sequences.get_mut(slot as usize) {
+            Some(old) => *old = sequence,
+            None => self.sequences.push(sequence),
+        }
+        self.waiting.push_last(slot, rank);
+        Ok(Slot(slot))
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Rejection> {
+        let config = &self.config;
+        if request.prompt_tokens == 0 {
+            return Err(Rejection::EmptyPrompt);
+        }
+        if request.output.max_tokens == 0 {
+            return Err(Rejection::NoOutput);
+        }
+        if request.prompt_tokens >= config.max_model_len {
+            return Err(Rejection::PromptTooLong {
+                prompt_tokens: request.prompt_tokens,
+                max_model_len: config.max_model_len,
+            });
+        }
+        // The last output token is never computed, so it takes no slot. A real engine checks at start-up
+        // that one request of the full context length fits; here the pool may be smaller than that.
+        let OutputPlan { max_tokens, stop_after, .. } = request.output;
+        let outputs =
+            max_tokens.min(stop_after.unwrap_or(u32::MAX)).min(config.max_model_len - request.prompt_tokens);
+        let slots = u64::from(request.prompt_tokens) + u64::from(outputs) - 1;
+        let needed_blocks = slots.div_ceil(u64::from(config.block_size));
+        let usable_blocks = u64::from(config.usable_blocks());
+        if needed_blocks > usable_blocks {
+            return Err(Rejection::LargerThanPool { needed_blocks, usable_blocks });
+        }
+        let unfinished = self.running.len() + self.waiting.len();
+        if let Some(limit) = config.max_num_queued_reqs
+            && unfinished >= limit as usize
+        {
+            return Err(Rejection::QueueFull { max_num_queued_reqs: limit });
+        }
+        if let Some(limit) = config.max_num_queued_tokens
+            && self.queued_tokens >= limit
+        {
+            return Err(Rejection::QueuedTokensFull { max_num_queued_tokens: limit });
+        }
+        Ok(())
+    }
+
+    /// Ends a request at once, wherever it is; a pass in flight that computes it gives no token for it.
+    /// The slot must be that of a live request.
+    pub fn cancel(&mut self, slot: Slot) -> FinishReason {
+        let slot = slot.0;
+        match self.sequences[slot as usize].state {
+            State::Vacant => return FinishReason::Abort,
+            State::Waiting | State::Preempted => self.leave_waiting(slot),
+            State::Running | State::Attached | State::Draining => {
+                self.leave_running(slot);
+                self.release_blocks(slot);
+            }
+        }
+        self.vacate(slot);
+        FinishReason::Abort
+    }
+
+    /// There is something to schedule: unfinished requests, or ended ones not yet announced to the
+    /// workers (vLLM `has_requests`).
+    pub fn has_work(&self) -> bool {
+        self.unannounced || self.unfinished() > 0
+    }
+
+    /// Requests waiting or running.
+    pub fn unfinished(&self) -> usize {
+        self.running.len() + self.waiting.len()
+    }
+
+    /// Passes scheduled and not completed.
+    pub fn in_flight(&self) -> usize {
+        self.flight.len()
+    }
+
+    /// What the last `schedule` decided.
+    pub fn scheduled(&self) -> &Scheduled {
+        &self.scheduled
+    }
+
+    /// The events that became visible with the last `complete`. They stay until `clear_events`.
+    pub fn events(&self) -> &KvEvents {
+        self.pool.events()
+    }
+
+    /// Forgets events that were read.
+    pub fn clear_events(&mut self) {
+        self.pool.clear_events();
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> RankStats {
+        RankStats {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            used_blocks: self.pool.used(),
+            cached_blocks: self.pool.cached(),
+            evictions: self.pool.evictions(),
+            ..self.stats
+        }
+    }
+
+    // ---- moving between queues; used by the other parts of this module ----
+
+    pub(super) fn waiting_rank(sequence: &Sequence) -> WaitingRank {
+        (sequence.priority, sequence.arrival, sequence.tie)
+    }
+
+    /// Position of a running request. The running list is sorted by ticket.
+    pub(super) fn position(&self, ticket: u64) -> usize {
+        self.running.partition_point(|&s| self.sequences[s as usize].ticket < ticket)
+    }
+
+    pub(super) fn leave_running(&mut self, slot: u32) {
+        self.detach(slot);
+        let sequence = &self.sequences[slot as usize];
+        self.visited -= usize::from(sequence.state == State::Running);
+        let at = self.position(sequence.ticket);
+        self.running.remove(at);
+    }
+
+    pub(super) fn leave_waiting(&mut self, slot: u32) {
+        let sequence = &mut self.sequences[slot as usize];
+        self.deferred -= usize::from(std::mem::take(&mut sequence.deferred));
+        let rank = Self::waiting_rank(sequence);
+        self.waiting.remove(slot, rank);
+    }
+
+    pub(super) fn release_blocks(&mut self, slot: u32) {
+        let sequence = &mut self.sequences[slot as usize];
+        self.pool.release(&sequence.blocks, sequence.promoted);
+        sequence.blocks.clear();
+        sequence.promoted = 0;
+    }
+
+    /// Frees the slot of a request that has left every queue.
+    pub(super) fn vacate(&mut self, slot: u32) {
+        let sequence = &mut self.sequences[slot as usize];
+        if sequence.outputs() == 0 {
+            self.queued_tokens -= u64::from(sequence.prompt);
+        }
+        sequence.state = State::Vacant;
+        sequence.output.tokens = None;
+        // A later request in this slot has another serial, so that passes in flight do not take one
+        // for the other.
+        sequence.serial = self.next_serial;
+        self.next_serial = self.next_serial.wrapping_add(1);
+        self.vacant.push(slot);
+        self.unannounced = true;
+    }
+
+    pub(super) fn announce(&mut self) {
+        self.unannounced = false;
+    }
+
+    /// Enters the request's full blocks among its first `tokens` tokens in the prefix cache
+    /// (vLLM `cache_blocks`). All these tokens must be known.
+    pub(super) fn promote(&mut self, slot: u32, tokens: u32) {
+        let sequence = &mut self.sequences[slot as usize];
+        let full = tokens / self.config.block_size;
+        if full <= sequence.promoted || !self.pool.caching() {
+            return;
+        }
+        let Sequence { keys, output, blocks, promoted, id, .. } = sequence;
+        let tokens = output.tokens.as_deref();
+        let parent = match *promoted {
+            0 => None,
+            _ if !self.config.kv_events => None,
+            n => Some(keys.get(n - 1, tokens)),
+        };
+        self.pool.promote(*id, &blocks[..full as usize], *promoted, parent, |i| keys.get(i, tokens));
+        *promoted = full;
+    }
+
+    // ---- a request's counters, wherever they are kept ----
+
+    pub(super) fn computed(&self, slot: u32) -> u32 {
+        let s = &self.sequences[slot as usize];
+        match s.state {
+            State::Attached => s.computed + (self.decoders.scheduled - s.joined) as u32,
+            _ => s.computed,
+        }
+    }
+
+    pub(super) fn known(&self, slot: u32) -> u32 {
+        let s = &self.sequences[slot as usize];
+        match s.state {
+            State::Attached => s.known + self.decoders.completed.saturating_sub(s.joined) as u32,
+            _ => s.known,
+        }
+    }
+
+    /// Passes in flight that it takes part in as a member of the decode set.
+    fn implied_in_flight(&self, slot: u32) -> u32 {
+        let s = &self.sequences[slot as usize];
+        match s.state {
+            State::Attached => (self.decoders.scheduled - self.decoders.completed.max(s.joined)) as u32,
+            _ => 0,
+        }
+    }
+
+    /// Tokens scheduled and not processed.
+    pub(super) fn in_flight_tokens(&self, slot: u32) -> u32 {
+        self.sequences[slot as usize].in_flight + self.implied_in_flight(slot)
+    }
+
+    pub(super) fn placeholders(&self, slot: u32) -> u32 {
+        self.sequences[slot as usize].placeholders + self.implied_in_flight(slot)
+    }
+
+    // ---- the decode set ----
+
+    /// Takes a request out of the decode set, so that its own counters tell everything: passes in
+    /// flight name it from now on.
+    pub(super) fn detach(&mut self, slot: u32) {
+        if self.sequences[slot as usize].state != State::Attached {
+            return;
+        }
+        let (computed, known) = (self.computed(slot), self.known(slot));
+        let implied = self.implied_in_flight(slot);
+        let sequence = &mut self.sequences[slot as usize];
+        let first_in_flight = self.decoders.completed.max(sequence.joined) + 1;
+        for pass in self.flight.iter_mut().filter(|p| p.decode_number >= first_in_flight) {
+            pass.uniform -= 1;
+            pass.members.push(Member {
+                slot,
+                serial: sequence.serial,
+                ticket: sequence.ticket,
+                tokens: 1,
+                before: 0,
+                prefill: false,
+                samples: true,
+            });
+        }
+        if self.decoders.completed > sequence.joined {
+            self.scheduled.parked.push(Slot(slot));
+        }
+        sequence.computed = computed;
+        sequence.known = known;
+        sequence.placeholders += implied;
+        sequence.in_flight += implied;
+        sequence.state = State::Running;
+        self.visited += 1;
+        self.decoders.subtract(u64::from(computed) + 1);
+    }
+
+    /// Puts a request in the decode set: from the next pass on, each computes one token of it.
+    pub(super) fn attach(&mut self, slot: u32) {
+        let joined = self.decoders.scheduled;
+        let sequence = &mut self.sequences[slot as usize];
+        debug_assert_eq!(sequence.state, State::Running);
+        sequence.state = State::Attached;
+        sequence.joined = joined;
+        if sequence.known + sequence.placeholders == sequence.prompt + 1 {
+            self.decoders.seconds.push_back((joined + 1, slot, sequence.serial));
+        }
+        self.visited -= 1;
+        let context = u64::from(sequence.computed) + 1;
+        self.decoders.add(context);
+        self.remind(slot);
+    }
+
+    /// Passes between scheduling a token and knowing it, when passes follow each other.
+    fn lag(&self) -> u32 {
+        self.config.depth() as u32 - 1
+    }
+
+    /// Whether the passes in flight are those that the calendar counts on.
+    pub(super) fn calendar_holds(&self) -> bool {
+        self.decoders.count == 0 || self.flight.non_empty() == self.lag() as usize
+    }
+
+    /// Tokens computed before the pass that schedules the last output token that the scheduler can
+    /// foresee (length), or that it would learn of before scheduling more (a stop, synchronously).
+    pub(super) fn last_position(&self, slot: u32) -> u32 {
+        let s = &self.sequences[slot as usize];
+        let outputs = match s.output.stop_after {
+            Some(stop) if !self.config.async_scheduling => stop,
+            _ => s.max_tokens,
+        };
+        (s.prompt + outputs).saturating_sub(2)
+    }
+
+    /// Tokens computed before the pass that schedules a stop token, when the scheduler cannot know it.
+    pub(super) fn stop_position(&self, slot: u32) -> Option<u32> {
+        let s = &self.sequences[slot as usize];
+        let stop = s.output.stop_after.filter(|&n| self.config.async_scheduling && n < s.max_tokens)?;
+        (s.prompt + stop).checked_sub(2)
+    }
+
+    /// Enters in the calendar when a member of the decode set needs attention next: for a block, an
+    /// entry in the prefix cache, its last token or a stop.
+    pub(super) fn remind(&mut self, slot: u32) {
+        let computed = self.computed(slot);
+        let lag = self.lag();
+        let size = self.config.block_size;
+        let mut at = self.last_position(slot);
+        let s = &self.sequences[slot as usize];
+        at = at.min(s.blocks.len() as u32 * size);
+        if self.pool.caching() {
+            at = at.min((s.promoted + 1) * size + lag - 1);
+        }
+        if let Some(stop) = self.stop_position(slot)
+            && stop >= computed
+        {
+            at = at.min(stop);
+        }
+        debug_assert!(at >= computed, "nothing that is due lies in the past");
+        let due = self.decoders.next_pass() + u64::from(at - computed);
+        let sequence = &mut self.sequences[slot as usize];
+        sequence.due = due;
+        self.decoders.remind((due, sequence.ticket, slot, sequence.serial));
+    }
+
+    // ---- views for traces and tests ----
+
+    /// Requests of the last `schedule` with their tokens, in batch order.
+    pub fn batch(&self) -> Vec<(Slot, u32)> {
+        let Some(pass) = self.flight.iter().last() else { return Vec::new() };
+        let named = |slot: u32, serial: u32| {
+            pass.members.iter().find(|m| m.slot == slot && m.serial == serial).map(|m| m.tokens)
+        };
+        self.running
+            .iter()
+            .filter_map(|&slot| {
+                let s = &self.sequences[slot as usize];
+                let implied = s.state == State::Attached
+                    && pass.decode_number > s.joined
+                    && pass.decode_number == self.decoders.scheduled;
+                match implied {
+                    true => Some((Slot(slot), 1)),
+                    false => named(slot, s.serial).map(|n| (Slot(slot), n)),
+                }
+            })
+            .collect()
+    }
+
+    /// The running list, in order.
+    pub fn running(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.running.iter().map(|&s| Slot(s))
+    }
+
+    /// The waiting queue, in order.
+    pub fn waiting(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.waiting.iter().map(Slot)
+    }
+
+    /// The request in a slot.
+    pub fn id(&self, slot: Slot) -> RequestId {
+        self.sequences[slot.0 as usize].id
+    }
+
+    /// `num_computed_tokens`.
+    pub fn computed_tokens(&self, slot: Slot) -> u32 {
+        self.computed(slot.0)
+    }
+
+    /// Whether its last scheduled chunk left part of it uncomputed, so that it gives no token.
+    pub fn is_prefill_chunk(&self, slot: Slot) -> bool {
+        self.sequences[slot.0 as usize].prefill_chunk
+    }
+
+    /// Times it was preempted.
+    pub fn preemptions(&self, slot: Slot) -> u32 {
+        self.sequences[slot.0 as usize].preemptions
+    }
+
+    /// Physical blocks it holds, in order.
+    pub fn blocks(&self, slot: Slot) -> &[u32] {
+        &self.sequences[slot.0 as usize].blocks
+    }
+
+    /// Physical blocks without an owner, the next to be handed out first.
+    pub fn free_queue(&self) -> Vec<u32> {
+        self.pool.free_queue()
+    }
+
+    /// Number of blocks without an owner.
+    pub fn free_blocks(&self) -> u32 {
+        self.pool.free()
+    }
+}

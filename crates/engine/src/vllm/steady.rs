@@ -1,0 +1,81 @@
+//! Many passes at once: stretches in which every pass computes one token of each member of the decode
+//! set and nothing else can happen.
+//!
+//! A stretch is what the scheduler would have done pass by pass; `steady` only says for how many passes
+//! that is certain, and `advance_steady` counts them.
+
+use super::rank::{Rank, Stepper};
+use crate::pass::DecodeSet;
+
+/// The coming passes of a rank, all alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steady {
+    /// How many passes are certain; at least 1.
+    pub passes: u64,
+    /// The decode set of the first of them. In each following pass every context is one longer.
+    pub decode: DecodeSet,
+}
+
+impl Rank {
+    /// The stretch of steady passes that begins with the next `schedule`, if there is one: no request
+    /// needs a block or a cache entry, none ends, and none can be admitted. With asynchronous scheduling
+    /// the pass in flight is such a pass too, so that scheduling one and completing one can go together.
+    pub fn steady(&self) -> Option<Steady> {
+        let set = &self.decoders;
+        let usable = self.stepper == Stepper::Fast
+            && set.count > 0
+            && self.visited == 0
+            && set.count <= u64::from(self.config.max_num_batched_tokens)
+            && set.seconds.is_empty()
+            // The cadence counts passes; where it is on, each of them is scheduled on its own.
+            && self.config.prefill_schedule_interval == 1
+            && self.flight.len() == self.config.depth() - 1;
+        if !usable || set.first_due() <= set.next_pass() {
+            return None;
+        }
+        if let Some(pass) = self.flight.front()
+            && (pass.uniform != set.count || !pass.members.is_empty() || !pass.stops.is_empty())
+        {
+            return None;
+        }
+        if !self.nobody_can_be_admitted() {
+            return None;
+        }
+        Some(Steady {
+            passes: set.first_due() - set.next_pass(),
+            decode: DecodeSet {
+                count: set.count,
+                sum_context: set.sum_context,
+                sum_context_squared: set.sum_context_squared,
+            },
+        })
+    }
+
+    /// While blocks are neither taken nor given back, the waiting queue stays as it is.
+    fn nobody_can_be_admitted(&self) -> bool {
+        let Some(first) = self.waiting.first() else { return true };
+        if self.running.len() >= self.seats() {
+            return true;
+        }
+        let s = &self.sequences[first as usize];
+        let Some(blocked) = self.blocked else { return false };
+        let same = (blocked.slot, blocked.serial, blocked.known) == (first, s.serial, s.known);
+        // Otherwise what must fit depends on the token budget of the pass.
+        let constant = self.config.reserve_full_isl;
+        same && s.stale == 0
+            && constant
+            && (self.pool.watch_holds() || !self.pool.caching())
+            && self.lacks_blocks(blocked.known, blocked.hits, blocked.free_hits)
+    }
+
+    /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
+    /// and as many `complete` calls.
+    pub fn advance_steady(&mut self, passes: u64) {
+        self.decoders.advance(passes);
+        self.decoders.completed += passes;
+        self.executed_passes += passes;
+        if let Some(pass) = self.flight.iter_mut().next() {
+            pass.decode_number += passes;
+        }
+    }
+}

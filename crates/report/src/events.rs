@@ -1,0 +1,133 @@
+//! events.jsonl: every change of a prefix cache and every preemption, in the order in which a rank made
+//! them, stamped with the pass that made them visible. For people who compare two schedulers step by
+//! step.
+
+use crate::rank::Role;
+use serde::Serialize;
+use std::io::{self, Write};
+use windtunnel_engine::{BlockKey, KvEvent, KvEvents, Nanos, RequestId};
+
+/// Which pass an event belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassStamp {
+    /// The worker's role.
+    pub role: Role,
+    /// The worker, numbered from 0 within its role.
+    pub worker: u32,
+    /// The rank in it.
+    pub rank: u32,
+    /// The rank's pass, numbered from 0.
+    pub pass: u64,
+    /// When the event became visible.
+    pub time: Nanos,
+}
+
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    time_ms: f64,
+    role: Role,
+    worker: u32,
+    rank: u32,
+    pass: u64,
+    #[serde(flatten)]
+    event: Event<'a>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    Stored {
+        request: u64,
+        first_block: u32,
+        parent: Option<u64>,
+        #[serde(serialize_with = "as_integers")]
+        blocks: &'a [BlockKey],
+    },
+    Removed {
+        block: u64,
+    },
+    Preempted {
+        request: u64,
+    },
+}
+
+fn as_integers<S: serde::Serializer>(keys: &[BlockKey], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(keys.iter().map(|key| key.0))
+}
+
+/// Writes events as lines.
+#[derive(Debug)]
+pub struct EventLog<W> {
+    out: W,
+}
+
+impl<W: Write> EventLog<W> {
+    /// A log that writes to `out`, which should be buffered.
+    pub fn new(out: W) -> EventLog<W> {
+        EventLog { out }
+    }
+
+    /// Writes the cache events of a pass. Block keys are the engine's 64-bit identities; a private one
+    /// names a block on its own rank only.
+    pub fn kv(&mut self, at: &PassStamp, events: &KvEvents) -> io::Result<()> {
+        events.iter().try_for_each(|event| match event {
+            KvEvent::Stored { request, first_block, parent, blocks } => {
+                let parent = parent.map(|key| key.0);
+                self.line(at, Event::Stored { request: request.0, first_block, parent, blocks })
+            }
+            KvEvent::Removed { block } => self.line(at, Event::Removed { block: block.0 }),
+        })
+    }
+
+    /// Writes that a request lost its blocks.
+    pub fn preempted(&mut self, at: &PassStamp, request: RequestId) -> io::Result<()> {
+        self.line(at, Event::Preempted { request: request.0 })
+    }
+
+    fn line(&mut self, at: &PassStamp, event: Event<'_>) -> io::Result<()> {
+        let line = Line {
+            time_ms: at.time.as_ms(),
+            role: at.role,
+            worker: at.worker,
+            rank: at.rank,
+            pass: at.pass,
+            event,
+        };
+        serde_json::to_writer(&mut self.out, &line)?;
+        self.out.write_all(b"\n")
+    }
+
+    /// The destination, to be finished.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_per_event() {
+        let at = PassStamp { role: Role::Aggregated, worker: 2, rank: 1, pass: 17, time: Nanos(12_000_500) };
+        let mut log = EventLog::new(Vec::new());
+        let stored = Event::Stored {
+            request: 3,
+            first_block: 1,
+            parent: Some(9),
+            blocks: &[BlockKey(10), BlockKey(1 << 62)],
+        };
+        log.line(&at, stored).unwrap();
+        log.line(&at, Event::Removed { block: 10 }).unwrap();
+        log.preempted(&at, RequestId(3)).unwrap();
+        log.kv(&at, &KvEvents::default()).unwrap();
+        let text = String::from_utf8(log.into_inner()).unwrap();
+        let stamp = r#"{"time_ms":12.0005,"role":"aggregated","worker":2,"rank":1,"pass":17,"#;
+        let want = [
+            r#""event":"stored","request":3,"first_block":1,"parent":9,"blocks":[10,4611686018427387904]}"#,
+            r#""event":"removed","block":10}"#,
+            r#""event":"preempted","request":3}"#,
+        ];
+        assert_eq!(text, want.map(|event| format!("{stamp}{event}\n")).concat());
+    }
+}

@@ -1,0 +1,81 @@
+//! From collectors to the values that are written and printed. Here collectors are merged and their rows
+//! and requests put in order; what each metric is stands in `summary`, how it looks on disk or on the
+//! terminal in `files` and `table`.
+
+use crate::collector::Collector;
+use crate::percentile::PercentileMethod;
+use crate::rank::RankRow;
+use crate::record::Captured;
+use crate::summary::Summary;
+use windtunnel_engine::Nanos;
+
+/// Workers of one role over the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// Σ over workers of the nanoseconds for which each was provisioned: starting, ready or draining.
+    pub worker_time: u128,
+    /// GPUs of one worker.
+    pub gpus_per_worker: u32,
+}
+
+/// What only the driver of a run knows, at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunEnd {
+    /// When the run ended. Used as its duration when no request completed.
+    pub end: Nanos,
+    /// Requests that were sent and had not ended.
+    pub unfinished: u64,
+    /// The prefill workers; empty when prefill and decode share their workers.
+    pub prefill: Pool,
+    /// The decode workers, or the aggregated ones.
+    pub decode: Pool,
+    /// How percentiles are read.
+    pub percentiles: PercentileMethod,
+}
+
+/// The outcome of a run: what the files and the table are made of.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Metrics by name.
+    pub summary: Summary,
+    /// One row per rank, by role, worker and rank.
+    pub ranks: Vec<RankRow>,
+    /// How its percentiles were read.
+    pub percentile_method: PercentileMethod,
+    /// Every request that ended, by number. None unless requests were captured.
+    pub(crate) requests: Option<Vec<Captured>>,
+}
+
+impl Report {
+    /// Merges the collectors of a run and computes its metrics.
+    pub fn new(collectors: impl IntoIterator<Item = Collector>, run: &RunEnd) -> Report {
+        let mut collectors = collectors.into_iter();
+        let mut all = collectors.next().unwrap_or_default();
+        collectors.for_each(|collector| all.merge(collector));
+
+        let ranks = rows_by_key(std::mem::take(&mut all.ranks));
+        let requests = all.options.capture.then(|| {
+            let mut captured = std::mem::take(&mut all.captured);
+            captured.sort_by_key(Captured::id);
+            captured
+        });
+        Report {
+            summary: Summary::new(all, &ranks, run),
+            ranks,
+            percentile_method: run.percentiles,
+            requests,
+        }
+    }
+}
+
+fn rows_by_key(mut rows: Vec<RankRow>) -> Vec<RankRow> {
+    rows.sort_by_key(RankRow::key);
+    rows.dedup_by(|later, first| {
+        let same = later.key() == first.key();
+        if same {
+            first.add(later);
+        }
+        same
+    });
+    rows
+}

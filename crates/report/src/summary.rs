@@ -1,0 +1,221 @@
+//! The metrics of a run, flat and in reading order, each under the one name that docs/glossary.md
+//! defines. A metric that has no value (no sample, nothing to divide by) is null, never zero.
+//!
+//! Wall-clock figures are not here: the same run gives the same summary on any machine.
+
+use crate::collector::Collector;
+use crate::rank::RankRow;
+use crate::ratio::{part, ratio};
+use crate::report::RunEnd;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::borrow::Cow;
+
+/// The value of a metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// A count.
+    Integer(u64),
+    /// A measured or derived quantity, always finite.
+    Real(f64),
+    /// A word.
+    Word(&'static str),
+    /// Undefined in this run.
+    Null,
+}
+
+impl Number {
+    /// The value as a number, none if it has none.
+    pub fn as_f64(self) -> Option<f64> {
+        match self {
+            Number::Integer(n) => Some(n as f64),
+            Number::Real(x) => Some(x),
+            Number::Word(_) | Number::Null => None,
+        }
+    }
+}
+
+impl From<u64> for Number {
+    fn from(n: u64) -> Number {
+        Number::Integer(n)
+    }
+}
+
+impl From<f64> for Number {
+    fn from(x: f64) -> Number {
+        if x.is_finite() { Number::Real(x) } else { Number::Null }
+    }
+}
+
+impl From<Option<f64>> for Number {
+    fn from(x: Option<f64>) -> Number {
+        x.map_or(Number::Null, Number::from)
+    }
+}
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Number::Integer(n) => serializer.serialize_u64(n),
+            Number::Real(x) => serializer.serialize_f64(x),
+            Number::Word(word) => serializer.serialize_str(word),
+            Number::Null => serializer.serialize_unit(),
+        }
+    }
+}
+
+/// Statistics of one distribution, in the unit of its metric.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Stats {
+    pub count: u64,
+    pub mean: Option<f64>,
+    pub min: Option<f64>,
+    pub max: Option<f64>,
+    /// Of [`crate::percentile::PERCENTILES`].
+    pub percentiles: [Option<f64>; 5],
+    pub std: Option<f64>,
+}
+
+impl Stats {
+    /// Under the first part of their metrics' names.
+    fn named(&self) -> [(&'static str, Option<f64>); 9] {
+        let [median, p75, p90, p95, p99] = self.percentiles;
+        [
+            ("mean", self.mean),
+            ("min", self.min),
+            ("max", self.max),
+            ("median", median),
+            ("p75", p75),
+            ("p90", p90),
+            ("p95", p95),
+            ("p99", p99),
+            ("std", self.std),
+        ]
+    }
+}
+
+/// Metric → value, in a fixed order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    entries: Vec<(Cow<'static, str>, Number)>,
+}
+
+impl Serialize for Summary {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.entries.len()))?;
+        for (name, value) in &self.entries {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl Summary {
+    /// The metrics in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Number)> {
+        self.entries.iter().map(|(name, value)| (name.as_ref(), *value))
+    }
+
+    /// The value of a metric; null for one that is not here.
+    pub fn get(&self, name: &str) -> Number {
+        self.iter().find(|(known, _)| *known == name).map_or(Number::Null, |(_, value)| value)
+    }
+
+    pub(crate) fn new(all: Collector, ranks: &[RankRow], run: &RunEnd) -> Summary {
+        let mut summary = Summary::default();
+        summary.requests_and_rates(&all, run);
+        summary.provisioning(run);
+        summary.reuse(&all, ranks);
+        summary.distributions(all, run);
+        summary.passes(ranks);
+        summary.put("percentile_method", Number::Word(run.percentiles.as_str()));
+        summary
+    }
+
+    fn put(&mut self, name: &'static str, value: impl Into<Number>) {
+        self.entries.push((Cow::Borrowed(name), value.into()));
+    }
+
+    fn requests_and_rates(&mut self, all: &Collector, run: &RunEnd) {
+        let c = &all.counts;
+        let duration = c.last_completed.unwrap_or(run.end);
+        // At least 1 ns: a run in no time has no rate that could be printed.
+        let per_second = |n: u64| ratio(u128::from(n) * 1_000_000_000, duration.0.max(1).into());
+        self.put("num_requests", c.completed + c.rejected + c.cancelled + c.failed + run.unfinished);
+        self.put("completed_requests", c.completed);
+        self.put("rejected_requests", c.rejected);
+        self.put("cancelled_requests", c.cancelled);
+        self.put("failed_requests", c.failed);
+        self.put("unfinished_requests", run.unfinished);
+        self.put("total_input_tokens", c.input_tokens);
+        self.put("total_output_tokens", c.output_tokens);
+        self.put("duration_ms", duration.as_ms());
+        self.put("request_throughput_rps", per_second(c.completed));
+        self.put("input_throughput_tok_s", per_second(c.input_tokens));
+        self.put("output_throughput_tok_s", per_second(c.output_tokens));
+        self.put("total_throughput_tok_s", per_second(c.input_tokens + c.output_tokens));
+        if all.options.sla.is_some() {
+            self.put("goodput_completed_requests", c.good);
+            self.put("goodput_request_throughput_rps", per_second(c.good));
+            self.put("goodput_output_throughput_tok_s", per_second(c.good_output_tokens));
+        }
+    }
+
+    fn provisioning(&mut self, run: &RunEnd) {
+        let gpu_time = |pool: crate::Pool| pool.worker_time * u128::from(pool.gpus_per_worker);
+        self.put("prefill_worker_seconds", ratio(run.prefill.worker_time, 1_000_000_000));
+        self.put("decode_worker_seconds", ratio(run.decode.worker_time, 1_000_000_000));
+        self.put("prefill_gpus_per_worker", u64::from(run.prefill.gpus_per_worker));
+        self.put("decode_gpus_per_worker", u64::from(run.decode.gpus_per_worker));
+        let gpu_nanos = gpu_time(run.prefill) + gpu_time(run.decode);
+        self.put("gpu_hours", ratio(gpu_nanos, 3_600_000_000_000));
+    }
+
+    fn reuse(&mut self, all: &Collector, ranks: &[RankRow]) {
+        let c = &all.counts;
+        let sum = |field: fn(&RankRow) -> u64| ranks.iter().map(field).sum::<u64>();
+        self.put("committed_prefill_tokens", sum(|row| row.prefill_tokens));
+        self.put("prefix_cache_reused_ratio", part(c.reused_tokens, c.input_tokens));
+        self.put(
+            "first_admission_prefix_cache_reused_ratio",
+            part(c.first_admission_reused_tokens, c.input_tokens),
+        );
+        let (hits, queries) = (sum(|row| row.prefix_cache_hits), sum(|row| row.prefix_cache_queries));
+        self.put("prefix_cache_hit_rate", part(hits, queries));
+    }
+
+    fn distributions(&mut self, all: Collector, run: &RunEnd) {
+        let method = run.percentiles;
+        let ttft = all.latencies.ttft.stats(method, 1_000_000);
+        let ttst = all.latencies.ttst.stats(method, 1_000_000);
+        let tpot = all.latencies.tpot.stats(method, 1_000_000_000);
+        let e2e = all.latencies.e2e.stats(method, 1_000_000);
+        let (itl, per_user) = all.gaps.stats(method);
+        self.put("num_ttft_samples", ttft.count);
+        self.put("num_ttst_samples", ttst.count);
+        self.put("num_tpot_samples", tpot.count);
+        self.put("num_itl_samples", itl.count);
+        self.put("num_e2e_latency_samples", e2e.count);
+        for (metric, stats) in [
+            ("ttft_ms", ttft),
+            ("ttst_ms", ttst),
+            ("tpot_ms", tpot),
+            ("itl_ms", itl),
+            ("e2e_latency_ms", e2e),
+            ("output_token_throughput_per_user", per_user),
+        ] {
+            for (statistic, value) in stats.named() {
+                self.entries.push((Cow::Owned(format!("{statistic}_{metric}")), value.into()));
+            }
+        }
+    }
+
+    fn passes(&mut self, ranks: &[RankRow]) {
+        let sum = |field: fn(&RankRow) -> u64| ranks.iter().map(field).sum::<u64>();
+        self.put("passes", sum(|row| row.passes));
+        self.put("prefill_passes", sum(|row| row.prefill_passes));
+        self.put("decode_passes", sum(|row| row.decode_passes));
+        self.put("preemptions", sum(|row| row.preemptions));
+        self.put("evicted_blocks", sum(|row| row.evicted_blocks));
+        self.put("peak_kv_usage", ranks.iter().filter_map(RankRow::peak_kv_usage).reduce(f64::max));
+    }
+}

@@ -1,0 +1,42 @@
+//! What can stop a run.
+
+use thiserror::Error;
+use windtunnel_engine::vllm;
+use windtunnel_traffic::TrafficError;
+
+/// Requests named in an error at most.
+const LISTED: usize = 10;
+
+/// A run that did not come to its end.
+#[derive(Debug, Error)]
+pub enum SimError {
+    /// The workload is wrong.
+    #[error(transparent)]
+    Traffic(#[from] TrafficError),
+    /// The engine refuses its settings.
+    #[error(transparent)]
+    Engine(#[from] vllm::ConfigError),
+    /// Requests are left that nothing will ever wake.
+    #[error("the run stopped with {} unfinished requests and nothing left to happen: {}", .requests.len(), list(.requests))]
+    Stuck {
+        /// Their numbers in the workload.
+        requests: Vec<u64>,
+    },
+    /// The event log cannot be written.
+    #[error("event log: {0}")]
+    Events(#[source] std::io::Error),
+    /// The telemetry file cannot be written.
+    #[error("telemetry: {0}")]
+    Telemetry(#[source] std::io::Error),
+    /// It was interrupted.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn list(requests: &[u64]) -> String {
+    let mut text: Vec<String> = requests.iter().take(LISTED).map(u64::to_string).collect();
+    if requests.len() > LISTED {
+        text.push(format!("and {} more", requests.len() - LISTED));
+    }
+    text.join(", ")
+}
