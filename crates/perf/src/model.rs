@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn rounding_is_that_of_the_standard_library() {
-        let mut ms = vec![0.0, 0.000_000_5, 0.000_000_499_999_999_9, 4_503_599_627.370_495_5, 9e12];
+        let mut ms = vec![0.0, 0.000_000_5, 0.000_000_499_999_999_9, 4_503_599_627.370_496, 9e12];
         for i in 0..20_000 {
             ms.push(f64::from(i) * 0.000_000_25);
             ms.push(f64::from(i).powi(3) * 0.123_456_789);
