@@ -203,10 +203,8 @@ fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<St
 /// all, would take it.
 pub(crate) fn value(path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
     let integer = matches!(node.value, Value::Int(_));
-    let refused = |value: &str| match value {
-        ANY => integer && !allowed,
-        value => value == node.to_json().to_string(),
-    };
+    let json = node.to_json().to_string();
+    let refused = |value: &str| if value == ANY { integer && !allowed } else { value == json };
     VALUES.iter().find(|(at, value, _)| *at == path && refused(value)).map(|(_, _, why)| *why)
 }
 

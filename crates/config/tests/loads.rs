@@ -110,8 +110,10 @@ fn semantics_decide_about_the_null_block_and_the_schedule() {
         let engine = &experiment.deployment.engine;
         (engine.num_blocks, engine.usable_blocks(), engine.async_scheduling)
     };
+    let theirs = small(&["engine.semantics=aisimulate_0_13"]);
     assert_eq!(blocks(&small(&[])), (1024, 1023, true));
-    assert_eq!(blocks(&small(&["engine.semantics=aisimulate_0_13"])), (1025, 1024, false));
+    assert_eq!(blocks(&theirs), (1025, 1024, false));
+    assert_eq!(theirs.deployment.engine.resumed_work, vllm::ResumedWork::PromptAndDecode);
     let synchronous = small(&["engine.workers.aggregated.scheduler.async_scheduling=false"]);
     assert_eq!(blocks(&synchronous), (1024, 1023, false));
 }

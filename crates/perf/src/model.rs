@@ -127,8 +127,31 @@ fn check_ratio(field: &'static str, ratio: f64) -> Result<(), PerfError> {
     }
 }
 
+/// Rounds half away from zero, as `f64::round` does, for times, which are never negative: a float less
+/// its whole part is exact, so there is no need of a library call in every pass.
 fn whole_nanos(ms: f64) -> Nanos {
+    let ns = ms * 1e6;
     // A float beyond the range of u64 becomes its largest value; the bound then makes it a time that
     // can still be added to another one.
-    Nanos(((ms * 1e6).round() as u64).min(MAX_NANOS))
+    let whole = (ns as u64).min(MAX_NANOS - 1);
+    Nanos(whole + u64::from(ns - whole as f64 >= 0.5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_is_that_of_the_standard_library() {
+        let mut ms = vec![0.0, 0.000_000_5, 0.000_000_499_999_999_9, 4_503_599_627.370_496, 9e12];
+        for i in 0..20_000 {
+            ms.push(f64::from(i) * 0.000_000_25);
+            ms.push(f64::from(i).powi(3) * 0.123_456_789);
+        }
+        for ms in ms {
+            assert_eq!(whole_nanos(ms).0, (ms * 1e6).round() as u64, "{ms}");
+        }
+        assert_eq!(whole_nanos(f64::INFINITY).0, MAX_NANOS);
+        assert_eq!(whole_nanos(1e300).0, MAX_NANOS);
+    }
 }

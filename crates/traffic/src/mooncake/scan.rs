@@ -203,4 +203,46 @@ mod tests {
             assert!(!scan(line.as_bytes(), &mut Row::default()), "{line}");
         }
     }
+
+    #[test]
+    fn whatever_both_can_read_they_read_alike() {
+        let row = r#"{"timestamp": 1027.5, "input_length": 758, "output_length": 50, "request_id": "a-b", "hash_ids": [0, 12]}"#;
+        let bytes = row.as_bytes();
+        let spare = b"{}[]\":,. 0159-eE\\ntu/";
+        let mut state = 7u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        let (mut read, mut left) = (0, 0);
+        for _ in 0..200_000 {
+            let mut line = bytes.to_vec();
+            for _ in 0..1 + random(3) {
+                let at = random(line.len());
+                match random(4) {
+                    0 => line[at] = spare[random(spare.len())],
+                    1 => drop(line.remove(at)),
+                    2 => line.insert(at, spare[random(spare.len())]),
+                    _ => line[at] = bytes[random(bytes.len())],
+                }
+            }
+            let (mut fast, mut careful) = (Row::default(), Row::default());
+            if !scan(&line, &mut fast) {
+                left += 1;
+                continue;
+            }
+            read += 1;
+            let text = String::from_utf8_lossy(&line);
+            match careful.read(&line) {
+                Ok(()) => assert_eq!(fields(&fast), fields(&careful), "{text}"),
+                // The fast way leaves the range of lengths to the checks that follow.
+                Err(_) => {
+                    let lengths = [fast.input_length, fast.output_length];
+                    let bad = |length: &Option<u64>| length.is_some_and(|n| n == 0 || n > 1 << 30);
+                    assert!(lengths.iter().any(bad), "{text}");
+                }
+            }
+        }
+        assert!(read > 5_000 && left > 5_000, "{read} {left}");
+    }
 }
