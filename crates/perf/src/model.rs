@@ -92,6 +92,7 @@ impl TimingModel {
 
     /// How long a pass of this shape takes: round half away from zero (ms × 10⁶) of each term. A pass
     /// without tokens takes 0; none takes longer than [`MAX_NANOS`].
+    #[inline]
     pub fn pass_duration(&self, shape: &Shape) -> Nanos {
         if let (Composition::Mixed, Law::Linear(linear)) = (self.composition, &self.law) {
             return whole_nanos(linear.mixed_ms(shape) / self.prefill_divisor);

@@ -225,9 +225,8 @@ impl BlockPool {
             self.watch_broken = true;
         }
         self.blocks[block as usize].key = key;
-        let first = self.index.get(key);
+        let first = self.index.enter(key, block);
         if first == NIL {
-            self.index.insert(key, block);
             return;
         }
         let mut at = first;

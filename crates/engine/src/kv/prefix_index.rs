@@ -6,6 +6,7 @@
 
 use crate::identity::{BlockKey, KeySpace};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
 pub(crate) const NIL: u32 = u32::MAX;
@@ -67,11 +68,12 @@ impl Paged {
         found.map_or(NIL, |p| p.first[at])
     }
 
-    fn set(&mut self, value: u64, block: u32) {
+    /// The entry for `value`, made if there is none.
+    fn entry(&mut self, value: u64) -> (&mut u32, &mut u32) {
         let (page, at) = (value >> PAGE_BITS, value as usize & (PAGE_LEN - 1));
         let spare = &mut self.spare;
         let fresh = || spare.pop().unwrap_or_else(Page::empty);
-        let entry = if page < NEAR_PAGES {
+        let found = if page < NEAR_PAGES {
             let page = page as usize;
             if page >= self.near.len() {
                 self.near.resize_with(page + 1, || None);
@@ -80,10 +82,18 @@ impl Paged {
         } else {
             self.far.entry(page).or_insert_with(fresh)
         };
-        if entry.first[at] == NIL {
-            entry.live += 1;
+        (&mut found.first[at], &mut found.live)
+    }
+
+    /// Puts `block` under `value` if nothing is there; tells what was.
+    fn enter(&mut self, value: u64, block: u32) -> u32 {
+        let (first, live) = self.entry(value);
+        let before = *first;
+        if before == NIL {
+            *first = block;
+            *live += 1;
         }
-        entry.first[at] = block;
+        before
     }
 
     fn remove(&mut self, value: u64) {
@@ -139,17 +149,29 @@ impl PrefixIndex {
         }
     }
 
-    /// Sets the first block of a key that has none.
-    pub(crate) fn insert(&mut self, key: BlockKey, block: u32) {
-        self.len += 1;
-        self.replace(key, block);
+    /// Makes `block` the first under `key` if the key has none; tells the one it has, or [`NIL`].
+    #[inline]
+    pub(crate) fn enter(&mut self, key: BlockKey, block: u32) -> u32 {
+        let before = match key.space() {
+            KeySpace::Prefix => self.prefix.enter(key.value(), block),
+            KeySpace::Private => self.private.enter(key.value(), block),
+            KeySpace::Hashed => match self.hashed.entry(key.value()) {
+                Entry::Occupied(entry) => *entry.get(),
+                Entry::Vacant(entry) => {
+                    entry.insert(block);
+                    NIL
+                }
+            },
+        };
+        self.len += u32::from(before == NIL);
+        before
     }
 
-    /// Sets the first block of a key that has one.
+    /// Sets another first block for a key that has one.
     pub(crate) fn replace(&mut self, key: BlockKey, block: u32) {
         match key.space() {
-            KeySpace::Prefix => self.prefix.set(key.value(), block),
-            KeySpace::Private => self.private.set(key.value(), block),
+            KeySpace::Prefix => *self.prefix.entry(key.value()).0 = block,
+            KeySpace::Private => *self.private.entry(key.value()).0 = block,
             KeySpace::Hashed => {
                 self.hashed.insert(key.value(), block);
             }
