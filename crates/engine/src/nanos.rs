@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn milliseconds_round_half_away_from_zero() {
         assert_eq!(Nanos::from_ms(0.000_000_5), Some(Nanos(1)));
-        assert_eq!(Nanos::from_ms(169.136_918_400_000_02), Some(Nanos(169_136_918)));
+        assert_eq!(Nanos::from_ms(169.136_918_4), Some(Nanos(169_136_918)));
         assert_eq!(Nanos::from_ms(-0.1), None);
         assert_eq!(Nanos::from_ms(f64::NAN), None);
         assert_eq!(Nanos::from_ms(f64::INFINITY), None);

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use thiserror::Error;
+use windtunnel_traffic::TrafficError;
 
 /// A conformance run that could not be made. Differences are results, not errors.
 #[derive(Debug, Error)]
@@ -24,6 +25,9 @@ pub enum ConformanceError {
         /// What is wrong.
         reason: String,
     },
+    /// A request file is wrong.
+    #[error(transparent)]
+    Requests(#[from] TrafficError),
     /// Nothing to check was found.
     #[error("{}: {reason}", path.display())]
     NotFound {

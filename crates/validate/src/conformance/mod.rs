@@ -13,5 +13,5 @@ mod trace;
 pub use check::{Difference, ScenarioResult, check_golden, find_goldens};
 pub use error::ConformanceError;
 pub use replay::replay;
-pub use scenario::{OracleRequest, Scenario, Settings};
+pub use scenario::{Scenario, Settings};
 pub use trace::{Event, Step, Summary, TraceLine};

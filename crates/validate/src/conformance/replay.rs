@@ -1,17 +1,16 @@
 //! Drives a rank exactly as the oracle drives the engine: the same clock, the same loop, the same trace.
 
 use super::error::ConformanceError;
-use super::scenario::{OracleRequest, Scenario};
+use super::scenario::Scenario;
 use super::trace::{Event, Ordered, Step, Summary, TraceLine, four_digits};
 use std::collections::{HashMap, VecDeque};
 use windtunnel_engine::vllm::{Rank, Stepper};
-use windtunnel_engine::{BlockKey, Content, KvEvent, Nanos, OutputPlan, Request, RequestId, Slot};
+use windtunnel_engine::{BlockKey, KvEvent, Nanos, Slot};
+use windtunnel_traffic::RequestLine;
 
 /// The engine version whose behaviour the rank reproduces.
 pub const VLLM_VERSION: &str = "0.33.0";
 
-/// The token that the oracle's fake model gives when a request's own outputs are used up.
-const FILLER: u32 = 199_999;
 /// Empty passes after which the oracle calls a scenario stuck (synchronous, asynchronous).
 const IDLE_LIMIT: (u32, u32) = (5, 8);
 
@@ -161,7 +160,7 @@ impl<'a> Replay<'a> {
     }
 
     fn name(&self, request: usize) -> String {
-        self.scenario.requests[request].id.clone()
+        self.scenario.requests[request].id.to_string()
     }
 
     fn request(&self, slot: Slot) -> usize {
@@ -185,7 +184,7 @@ impl<'a> Replay<'a> {
             }
             self.pending.pop_front();
             self.submit(next, r, r.arrival_ms.unwrap_or(now))?;
-            arrived.push(r.id.clone());
+            arrived.push(r.id.to_string());
         }
         let due: Vec<(u64, usize)> = self.aborts.iter().copied().filter(|&(at, _)| step >= at).collect();
         for (at, request) in due {
@@ -200,28 +199,10 @@ impl<'a> Replay<'a> {
         Ok(arrived)
     }
 
-    fn submit(&mut self, i: usize, r: &OracleRequest, arrival_ms: f64) -> Result<(), ConformanceError> {
-        let mut tokens = match &r.output_token_ids {
-            Some(given) => given.clone(),
-            None => (0..u64::from(r.max_tokens))
-                .map(|k| (100_000 + (i as u64 * 997 + k) % 90_000) as u32)
-                .collect(),
-        };
-        tokens.resize(tokens.len().max(r.max_tokens as usize), FILLER);
-        let stop = tokens.iter().position(|t| r.stop_token_ids.contains(t));
-        let request = Request {
-            id: RequestId(i as u64),
-            arrival: Nanos::from_ms(arrival_ms).unwrap_or(Nanos::ZERO),
-            prompt_tokens: r.prompt_token_ids.len() as u32,
-            content: Content::Tokens(r.prompt_token_ids.clone().into()),
-            output: OutputPlan {
-                max_tokens: r.max_tokens,
-                stop_after: stop.map(|at| at as u32 + 1),
-                tokens: Some(tokens.into()),
-            },
-            priority: r.priority,
-            tie: self.ties[i],
-        };
+    fn submit(&mut self, i: usize, r: &RequestLine, arrival_ms: f64) -> Result<(), ConformanceError> {
+        let arrival = Nanos::from_ms(arrival_ms).unwrap_or(Nanos::ZERO);
+        let mut request = r.clone().into_request(i as u64, arrival);
+        request.tie = self.ties[i];
         let slot = self.rank.submit(request).map_err(|reason| ConformanceError::Unsupported {
             scenario: self.scenario.name(),
             reason: format!("request {}: {reason}", r.id),

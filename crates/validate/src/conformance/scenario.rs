@@ -2,10 +2,12 @@
 
 use super::error::ConformanceError;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
+use windtunnel_traffic::{RequestLine, RequestLines};
 
 /// The oracle's config. Defaults are the oracle's own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -131,39 +133,13 @@ impl Settings {
     }
 }
 
-/// One line of the request file.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OracleRequest {
-    /// Its name.
-    pub id: String,
-    /// The prompt.
-    pub prompt_token_ids: Vec<u32>,
-    /// Limit of the output.
-    pub max_tokens: u32,
-    /// What is generated.
-    pub output_token_ids: Option<Vec<u32>>,
-    /// Added before the first `schedule` at or after this time.
-    pub arrival_ms: Option<f64>,
-    /// Added before this step (ignored beside `arrival_ms`).
-    pub arrival_step: Option<u64>,
-    /// The smaller, the more urgent.
-    #[serde(default)]
-    pub priority: i32,
-    /// Tokens that end the output.
-    #[serde(default)]
-    pub stop_token_ids: Vec<u32>,
-    /// Aborted before this step.
-    pub abort_step: Option<u64>,
-}
-
 /// A scenario, read.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The config.
     pub settings: Settings,
     /// The requests, in file order.
-    pub requests: Vec<OracleRequest>,
+    pub requests: Vec<RequestLine>,
 }
 
 impl Scenario {
@@ -178,16 +154,21 @@ impl Scenario {
             line: e.line(),
             reason: e.to_string(),
         })?;
-        let requests = lines(requests)?
-            .map(|line| {
-                let (line, text) = line?;
-                serde_json::from_str(&text).map_err(|e| ConformanceError::Format {
-                    path: requests.into(),
-                    line,
-                    reason: e.to_string(),
-                })
-            })
-            .collect::<Result<_, _>>()?;
+        let problem =
+            |path: &Path, reason: String| ConformanceError::Format { path: path.into(), line: 1, reason };
+        for (key, value) in
+            [("step_ms_base", settings.step_ms_base), ("step_ms_per_token", settings.step_ms_per_token)]
+        {
+            if !(0.0..=1e9).contains(&value) {
+                return Err(problem(config, format!("{key}: {value} must be from 0 to 1e9")));
+            }
+        }
+        let path = requests;
+        let requests: Vec<RequestLine> = RequestLines::open(path)?.collect::<Result<_, _>>()?;
+        let mut names = HashSet::new();
+        if let Some(twice) = requests.iter().find(|r| !names.insert(&r.id)) {
+            return Err(problem(path, format!("id {:?} stands twice", twice.id)));
+        }
         Ok(Scenario { settings, requests })
     }
 
