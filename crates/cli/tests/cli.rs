@@ -1,0 +1,390 @@
+//! The program from outside: exit codes, files, pipes, and what it says when something is wrong.
+
+mod common;
+
+use common::{bash, err, names, out, root, windtunnel};
+use std::fs;
+use std::path::Path;
+use tempfile::tempdir;
+
+const QUICKSTART: &str = "examples/quickstart.yaml";
+
+/// A run that lasts far longer than any test: 10 at a time, without end.
+const ENDLESS: &str = "\
+traffic:
+  source: {type: synthetic, input_tokens: 64, output_tokens: 32}
+  load: {type: concurrency, concurrency: 10}
+  stop: {requests: 4000000000}
+engine:
+  model: m
+  hardware: h
+  workers:
+    aggregated:
+      kv_cache: {capacity: {type: fixed, blocks: 1000}}
+      timing: {type: fixed, prefill_ms: 10, decode_ms: 5}
+";
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+// ---- exit codes ----
+
+#[test]
+fn a_run_that_ends_well_exits_with_0_and_prints_the_table() {
+    let done = windtunnel(["predict", QUICKSTART]).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    let table = out(&done);
+    assert!(table.contains("Windtunnel | LLM Metrics"), "{table}");
+    assert!(table.contains("Time To First Token (ms)"), "{table}");
+    // Real time is not part of the answer.
+    assert!(!table.contains("simulated in"), "{table}");
+    assert!(err(&done).contains("simulated in"), "{}", err(&done));
+}
+
+#[test]
+fn the_file_may_be_an_argument_or_an_option_but_not_both() {
+    let positional = windtunnel(["predict", QUICKSTART]).output().unwrap();
+    let option = windtunnel(["predict", "-c", QUICKSTART]).output().unwrap();
+    assert_eq!(out(&positional), out(&option));
+    let both = windtunnel(["predict", QUICKSTART, "-c", QUICKSTART]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2));
+}
+
+#[test]
+fn wrong_input_exits_with_2_and_says_what_and_where() {
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["predict", "nothing.yaml"],
+            "error: nothing.yaml: cannot be read: No such file or directory (os error 2)\n",
+        ),
+        (
+            &["predict", QUICKSTART, "--set", "engine.worker=1"],
+            "error: --set engine.worker=1: engine.worker: unknown key; did you mean workers? known here: \
+             backend, backend_version, context_length, enable_chunked_prefill, hardware, mode, model, \
+             semantics, workers\n",
+        ),
+        (
+            &["predict", QUICKSTART, "--telemetry", "t.jsonl", "--telemetry-interval-ms", "0"],
+            "error: --telemetry-interval-ms: 0 must be a time above 0 (smallest step 0.000001)\n",
+        ),
+        (
+            &["predict", QUICKSTART, "--events", "no/such/folder/events.jsonl"],
+            "error: no/such/folder/events.jsonl: No such file or directory (os error 2)\n",
+        ),
+        (&["predict", QUICKSTART, "--events", "docs"], "error: docs: is a folder\n"),
+        (
+            &["conformance", "check", "no/such/golden.jsonl"],
+            "error: no/such/golden.jsonl: needs golden.config.json and golden.requests.jsonl[.gz] beside it \
+             or in ../scenarios\n",
+        ),
+        (&["conformance", "check", "docs"], "error: docs: holds no trace (NAME.jsonl or NAME.jsonl.gz)\n"),
+    ];
+    for (arguments, message) in cases {
+        let done = windtunnel(*arguments).output().unwrap();
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(err(&done), *message, "{arguments:?}");
+        assert_eq!(out(&done), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn wrong_arguments_exit_with_2() {
+    let cases: &[&[&str]] = &[
+        &["predict"],
+        &["predict", QUICKSTART, "--no-such-option"],
+        &["predict", QUICKSTART, "--limit", "0"],
+        &["predict", QUICKSTART, "--stepper", "quick"],
+        &["predict", QUICKSTART, "--overwrite"],
+        &["predict", QUICKSTART, "--capture-per-request"],
+        &["predict", QUICKSTART, "--telemetry-interval-ms", "5"],
+        &["conformance", "check"],
+        &["conformance", "run", "--config", "c.json"],
+    ];
+    for arguments in cases {
+        let done = windtunnel(*arguments).output().unwrap();
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(out(&done), "", "{arguments:?}");
+        assert!(err(&done).contains("try '--help'"), "{arguments:?}: {}", err(&done));
+    }
+}
+
+/// An unknown key in a file: the file, the line, the path, what was probably meant, and what there is.
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_name() {
+    let folder = tempdir().unwrap();
+    let text = read(root().join(QUICKSTART)).replace("max_sequences:", "max_sequence:");
+    fs::write(folder.path().join("typo.yaml"), text).unwrap();
+    fs::copy(root().join("examples/quickstart-trace.jsonl"), folder.path().join("quickstart-trace.jsonl"))
+        .unwrap();
+    let done = windtunnel(["predict", "typo.yaml"]).current_dir(folder.path()).output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(
+        err(&done),
+        "error: typo.yaml, line 29: engine.workers.aggregated.scheduler.max_sequence: unknown key; did you mean \
+         max_sequences? known here: async_scheduling, long_prefill_token_threshold, \
+         long_prefill_token_threshold_adaptive, max_batched_tokens, max_num_active_seqs, \
+         max_num_queued_reqs, max_num_queued_tokens, max_sequences, policy, preemption_mode, \
+         prefill_schedule_interval, reserve_full_isl, watermark\n"
+    );
+}
+
+// ---- what is printed ----
+
+#[test]
+fn json_on_standard_output_is_the_content_of_prediction_json() {
+    let folder = tempdir().unwrap();
+    let done = windtunnel(["predict", QUICKSTART, "--format", "json", "--output-dir"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert_eq!(out(&done), read(folder.path().join("prediction.json")));
+    let prediction: serde_json::Value = serde_json::from_str(&out(&done)).unwrap();
+    assert_eq!(prediction["summary"]["completed_requests"], 500);
+    assert_eq!(prediction["semantics"], "native");
+    assert_eq!(prediction["versions"]["vllm"], "0.33.0");
+    assert_eq!(prediction["config"]["engine"]["model"], "example-8b");
+    // For a program that reads standard output, nothing else is said.
+    assert_eq!(err(&done), "");
+}
+
+#[test]
+fn limit_runs_the_first_requests_only() {
+    let done = windtunnel(["predict", QUICKSTART, "--limit", "7", "--format", "json"]).output().unwrap();
+    let prediction: serde_json::Value = serde_json::from_str(&out(&done)).unwrap();
+    assert_eq!(prediction["summary"]["num_requests"], 7);
+}
+
+#[test]
+fn the_last_override_wins() {
+    let replicas = |overrides: &[&str]| {
+        let mut command = windtunnel(["predict", QUICKSTART, "--limit", "9", "--format", "json"]);
+        for value in overrides {
+            command.args(["--set", &format!("engine.workers.aggregated.parallelism.replicas={value}")]);
+        }
+        let prediction: serde_json::Value = serde_json::from_str(&out(&command.output().unwrap())).unwrap();
+        prediction["workers"].as_array().unwrap().len()
+    };
+    assert_eq!(replicas(&[]), 2);
+    assert_eq!(replicas(&["3"]), 3);
+    assert_eq!(replicas(&["3", "1"]), 1);
+}
+
+#[test]
+fn the_schema_is_json_and_knows_the_keys() {
+    let done = windtunnel(["schema"]).output().unwrap();
+    assert_eq!(done.status.code(), Some(0));
+    let schema: serde_json::Value = serde_json::from_str(&out(&done)).unwrap();
+    assert!(schema["$schema"].is_string());
+    for key in ["traffic", "engine", "router", "evaluation"] {
+        assert!(schema["properties"][key].is_object(), "{key}");
+    }
+}
+
+// ---- files ----
+
+#[test]
+fn a_folder_that_holds_something_is_left_alone_without_overwrite() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let run = |more: &[&str]| {
+        windtunnel(["predict", QUICKSTART, "--limit", "5", "--output-dir", path]).args(more).output().unwrap()
+    };
+    assert_eq!(run(&["--capture-per-request"]).status.code(), Some(0));
+    assert_eq!(names(folder.path()), ["prediction.json", "requests.jsonl", "run.json"]);
+    let first = read(folder.path().join("prediction.json"));
+
+    let refused = run(&["--set", "engine.workers.aggregated.parallelism.replicas=1"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(err(&refused).contains("--overwrite"), "{}", err(&refused));
+    assert_eq!(read(folder.path().join("prediction.json")), first);
+
+    fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+    let replaced = run(&["--overwrite", "--set", "engine.workers.aggregated.parallelism.replicas=1"]);
+    assert_eq!(replaced.status.code(), Some(0), "{}", err(&replaced));
+    assert_ne!(read(folder.path().join("prediction.json")), first);
+    // The earlier run's requests do not belong to this prediction; what is not ours stays.
+    assert_eq!(names(folder.path()), ["notes.txt", "prediction.json", "run.json"]);
+}
+
+/// The promise of the fast stepper, on the files that a user keeps.
+#[test]
+fn both_steppers_write_the_same_bytes() {
+    let folder = tempdir().unwrap();
+    let files = ["out/prediction.json", "out/requests.jsonl", "events.jsonl", "telemetry.jsonl"];
+    let run = |stepper: &str| -> Vec<String> {
+        let place = folder.path().join(stepper);
+        fs::create_dir(&place).unwrap();
+        let config = root().join(QUICKSTART);
+        let done = windtunnel(["predict", "--output-dir", "out", "--capture-per-request"])
+            .args(["--events", "events.jsonl", "--telemetry", "telemetry.jsonl"])
+            .args(["--telemetry-interval-ms", "250", "--stepper", stepper])
+            // Few blocks, so that requests are preempted and blocks evicted.
+            .args(["--set", "engine.workers.aggregated.kv_cache.capacity.blocks=800"])
+            .arg(config)
+            .current_dir(&place)
+            .output()
+            .unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+        files.iter().map(|file| read(place.join(file))).collect()
+    };
+    let (plain, fast) = (run("plain"), run("fast"));
+    assert!(fast[2].contains("\"event\":\"preempted\"") && fast[2].contains("\"event\":\"removed\""));
+    assert_eq!(fast[1].lines().count(), 500);
+    for (i, file) in files.iter().enumerate() {
+        assert!(plain[i] == fast[i], "{file} differs between the steppers");
+        assert!(!fast[i].is_empty(), "{file} is empty");
+    }
+}
+
+#[test]
+fn a_second_run_writes_the_same_bytes() {
+    let folder = tempdir().unwrap();
+    let run = |name: &str| {
+        let place = folder.path().join(name);
+        let done = windtunnel(["predict", QUICKSTART, "--capture-per-request", "--output-dir"])
+            .arg(&place)
+            .output()
+            .unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+        ["prediction.json", "requests.jsonl"].map(|file| read(place.join(file)))
+    };
+    assert!(run("a") == run("b"));
+}
+
+#[test]
+fn two_options_cannot_write_one_file() {
+    let folder = tempdir().unwrap();
+    let done = windtunnel(["predict"])
+        .arg(root().join(QUICKSTART))
+        .args(["--events", "same.jsonl", "--telemetry", "./same.jsonl"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(err(&done), "error: --telemetry: is the same file as that of --events\n");
+    assert!(names(folder.path()).is_empty(), "{:?}", names(folder.path()));
+}
+
+/// A device or pipe is written to, not replaced by a file of its name.
+#[cfg(target_os = "linux")]
+#[test]
+fn events_can_go_to_a_device() {
+    use std::os::unix::fs::FileTypeExt;
+    let done =
+        windtunnel(["predict", QUICKSTART, "--limit", "20", "--events", "/dev/null"]).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+
+    let line =
+        format!("windtunnel predict {QUICKSTART} --limit 20 --events /dev/stdout | grep -c '\"event\"'");
+    let piped = bash(&line, &root());
+    assert!(out(&piped).trim().parse::<u32>().unwrap() > 20, "{}", err(&piped));
+}
+
+/// A link stays a link.
+#[cfg(unix)]
+#[test]
+fn events_can_go_through_a_link() {
+    let folder = tempdir().unwrap();
+    fs::write(folder.path().join("real.jsonl"), "old").unwrap();
+    std::os::unix::fs::symlink("real.jsonl", folder.path().join("link.jsonl")).unwrap();
+    let link = folder.path().join("link.jsonl");
+    let done = windtunnel(["predict", QUICKSTART, "--limit", "20", "--events"]).arg(&link).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(read(folder.path().join("real.jsonl")).starts_with('{'));
+    assert_eq!(names(folder.path()), ["link.jsonl", "real.jsonl"]);
+}
+
+// ---- pipes, full disks, interrupts ----
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let golden = "tests/golden/vllm/scenarios/mixed_200";
+    let lines = [
+        format!("windtunnel predict {QUICKSTART} | head -1"),
+        format!("windtunnel predict {QUICKSTART} --format json | head -1"),
+        "windtunnel conformance check tests/golden/vllm --json | head -1".to_owned(),
+        // More than a pipe holds.
+        format!(
+            "windtunnel conformance run --config {golden}.config.json \
+             --requests {golden}.requests.jsonl.gz | head -1"
+        ),
+        "windtunnel schema | head -1".to_owned(),
+        "windtunnel --help | head -1".to_owned(),
+    ];
+    for line in lines {
+        let done = bash(&line, &root());
+        assert_eq!(done.status.code(), Some(0), "{line}: {}", err(&done));
+        assert_eq!(out(&done).lines().count(), 1, "{line}");
+        let said = err(&done);
+        assert!(!said.contains("panicked") && !said.contains("error"), "{line}: {said}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_exits_with_1() {
+    let full = "No space left on device (os error 28)\n";
+    let cases = [
+        (format!("windtunnel predict {QUICKSTART} > /dev/full"), "error: standard output: "),
+        (format!("windtunnel predict {QUICKSTART} --format json > /dev/full"), "error: standard output: "),
+        ("windtunnel schema > /dev/full".to_owned(), "error: standard output: "),
+        (format!("windtunnel predict {QUICKSTART} --events /dev/full"), "error: event log: "),
+        (format!("windtunnel predict {QUICKSTART} --telemetry /dev/full"), "error: "),
+    ];
+    for (line, start) in cases {
+        let done = bash(&line, &root());
+        assert_eq!(done.status.code(), Some(1), "{line}: {}", err(&done));
+        let said = err(&done);
+        assert!(said.starts_with(start) && said.ends_with(full), "{line}: {said}");
+    }
+}
+
+/// Ctrl-C in the middle of a run: it stops, exits with 130, and leaves no file that looks like a result.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_leaves_nothing_that_looks_whole() {
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+
+    let folder = tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("endless.yaml"), ENDLESS).unwrap();
+    let mut run = windtunnel(["predict", "endless.yaml", "--output-dir", "out", "--capture-per-request"])
+        .args(["--events", "events.jsonl", "--telemetry", "telemetry.jsonl"])
+        .current_dir(at)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It is in the middle when the event log has grown under its temporary name.
+    let grown = || {
+        let log = names(at).into_iter().find(|name| name.starts_with(".events.jsonl.partial-"));
+        log.is_some_and(|name| fs::metadata(at.join(name)).unwrap().len() > 0)
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !grown() {
+        assert!(Instant::now() < deadline, "the run does not begin");
+        assert!(run.try_wait().unwrap().is_none(), "the run ended by itself");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let sent = bash(&format!("kill -INT {}", run.id()), at);
+    assert!(sent.status.success(), "{}", err(&sent));
+    while run.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            run.kill().unwrap();
+            panic!("the run does not stop");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let done = run.wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(130));
+    assert_eq!(err(&done), "interrupted\n");
+    assert_eq!(out(&done), "");
+    assert_eq!(names(&at.join("out")), [""; 0]);
+    assert_eq!(names(at), ["endless.yaml", "out"]);
+}

@@ -1,0 +1,362 @@
+//! The golden traces of the real engine against our scheduler: every step of every scenario, in both
+//! steppers; that a difference is found, whatever the key; and that the traces we write are theirs.
+
+mod common;
+
+use common::{copy, err, names, out, root, windtunnel};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::{TempDir, tempdir};
+use windtunnel_sim::Stepper;
+use windtunnel_validate::conformance::{check_golden, find_goldens};
+
+const STEPPERS: [Stepper; 2] = [Stepper::Plain, Stepper::Fast];
+
+/// Folders of goldens, with what must be in them: a trace that gets lost must not go unnoticed.
+const SETS: &[(&str, usize, u64)] = &[("vllm", 29, 3860), ("vllm_random", 36, 2456)];
+
+fn folder(set: &str) -> PathBuf {
+    root().join("tests/golden").join(set)
+}
+
+fn unpacked(path: &Path) -> String {
+    let mut text = String::new();
+    let packed = fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    GzDecoder::new(packed).read_to_string(&mut text).unwrap();
+    text
+}
+
+// ---- our scheduler is theirs ----
+
+#[test]
+fn no_step_of_any_golden_differs_in_either_stepper() {
+    let sets: Vec<&str> = SETS.iter().map(|(set, ..)| *set).collect();
+    assert_eq!(names(&root().join("tests/golden")), sets, "a set without its numbers in this file");
+    for &(set, scenarios, steps) in SETS {
+        let goldens = find_goldens(&[folder(set)]).unwrap();
+        assert_eq!(goldens.len(), scenarios, "{set}");
+        for stepper in STEPPERS {
+            let mut seen = 0;
+            for golden in &goldens {
+                let result = check_golden(golden, stepper).unwrap();
+                assert_eq!(result.differing, 0, "{set}, {stepper:?}: {result:?}");
+                seen += result.steps;
+            }
+            assert_eq!(seen, steps, "{set}, {stepper:?}");
+        }
+    }
+}
+
+#[test]
+fn check_prints_the_count_and_exits_with_0() {
+    for stepper in ["plain", "fast"] {
+        let done = windtunnel(["conformance", "check", "tests/golden/vllm", "tests/golden/vllm_random"])
+            .args(["--stepper", stepper])
+            .output()
+            .unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+        assert_eq!(out(&done), "65 scenarios, 6316 steps, 0 differing\n");
+    }
+}
+
+/// `conformance run` writes what the real engine's driver writes: the same lines, but for what only a real
+/// engine can say of itself.
+#[test]
+fn run_writes_the_lines_of_the_golden() {
+    let target = tempdir().unwrap();
+    for (set, name) in [
+        ("vllm", "async_pressure"),
+        ("vllm", "priority_late_urgent"),
+        ("vllm", "aborts"),
+        ("vllm_random", "rand_00234_async_pressure_fcfs"),
+    ] {
+        let scenario = folder(set).join("scenarios");
+        let trace = target.path().join(format!("{name}.jsonl"));
+        let done = windtunnel(["conformance", "run", "--config"])
+            .arg(scenario.join(format!("{name}.config.json")))
+            .arg("--requests")
+            .arg(scenario.join(format!("{name}.requests.jsonl.gz")))
+            .arg("--out")
+            .arg(&trace)
+            .output()
+            .unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+        let ours = fs::read_to_string(&trace).unwrap();
+        let theirs = unpacked(&folder(set).join(format!("golden/{name}.jsonl.gz")));
+        let (first, our_steps) = ours.split_once('\n').unwrap();
+        let (their_first, their_steps) = theirs.split_once('\n').unwrap();
+        assert!(our_steps == their_steps, "{name}: {:?}", first_differing_line(our_steps, their_steps));
+
+        let config: Value = serde_json::from_str(first).unwrap();
+        let mut their_config: Value = serde_json::from_str(their_first).unwrap();
+        their_config["effective"].as_object_mut().unwrap().remove("use_v2_model_runner");
+        assert_eq!(config, their_config, "{name}");
+    }
+}
+
+fn first_differing_line<'a>(ours: &'a str, theirs: &'a str) -> Option<(&'a str, &'a str)> {
+    ours.lines().zip(theirs.lines()).find(|(a, b)| a != b)
+}
+
+// ---- a difference is found ----
+
+/// One golden with its inputs in a folder of its own, where it can be changed.
+struct Copy {
+    folder: TempDir,
+    name: &'static str,
+}
+
+impl Copy {
+    fn of(set: &str, name: &'static str) -> Copy {
+        let to = tempdir().unwrap();
+        for file in [format!("{name}.config.json"), format!("{name}.requests.jsonl.gz")] {
+            fs::copy(folder(set).join("scenarios").join(&file), to.path().join(&file)).unwrap();
+        }
+        fs::copy(folder(set).join(format!("golden/{name}.jsonl.gz")), to.path().join("original.gz")).unwrap();
+        Copy { folder: to, name }
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = unpacked(&self.folder.path().join("original.gz"));
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Writes the golden with these lines.
+    fn write(&self, lines: &[Value]) -> PathBuf {
+        let path = self.folder.path().join(format!("{}.jsonl.gz", self.name));
+        let mut file = GzEncoder::new(fs::File::create(&path).unwrap(), Compression::fast());
+        for line in lines {
+            writeln!(file, "{line}").unwrap();
+        }
+        file.finish().unwrap();
+        path
+    }
+}
+
+#[test]
+fn one_changed_number_is_reported_with_step_key_and_both_values() {
+    let golden = Copy::of("vllm", "async_pressure");
+    let mut lines = golden.lines();
+    // Line 0 is the config, so step 41 is line 42.
+    let right = lines[42]["free_after_sched"].as_u64().unwrap();
+    lines[42]["free_after_sched"] = json!(right + 1);
+    let path = golden.write(&lines);
+
+    let done = windtunnel(["conformance", "check"]).arg(&path).output().unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(
+        out(&done),
+        format!(
+            "async_pressure: 1 of 204 steps differ, first step 41\n  key    free_after_sched\n  \
+             ours   {right}\n  theirs {}\n1 scenarios, 204 steps, 1 differing\n",
+            right + 1
+        )
+    );
+    assert_eq!(err(&done), "");
+
+    let done = windtunnel(["conformance", "check", "--json"]).arg(&path).output().unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    let result: Value = serde_json::from_str(&out(&done)).unwrap();
+    assert_eq!(
+        result,
+        json!({
+            "scenarios": 1, "steps": 204, "differing": 1,
+            "results": [{
+                "name": "async_pressure", "steps": 204, "differing": 1,
+                "first": {"step": 41, "key": "free_after_sched", "ours": right, "theirs": right + 1},
+            }],
+        })
+    );
+}
+
+/// Of several keys that differ in a step, the one that comes first in the step is named.
+#[test]
+fn the_cause_is_named_before_its_consequences() {
+    let golden = Copy::of("vllm", "async_pressure");
+    let mut lines = golden.lines();
+    for key in ["cached_blocks", "computed", "free_before", "sched"] {
+        lines[30][key] = json!("changed");
+    }
+    lines[31]["total"] = json!(0);
+    let result = check_golden(&golden.write(&lines), Stepper::Fast).unwrap();
+    let first = result.first.unwrap();
+    assert_eq!((result.differing, first.step, first.key.as_str()), (2, 29, "sched"));
+}
+
+/// Every key of a step and of the summary is compared: changed, missing or additional.
+#[test]
+fn no_key_goes_unread() {
+    let golden = Copy::of("vllm_random", "rand_00234_async_pressure_fcfs");
+    let lines = golden.lines();
+    let last = lines.len() - 1;
+    // A step in which much happens, so that no value is one that a missing key would stand for.
+    for at in [20, last] {
+        let keys: Vec<String> = lines[at].as_object().unwrap().keys().cloned().collect();
+        assert!(keys.len() >= if at == last { 8 } else { 29 }, "{keys:?}");
+        for key in keys {
+            let changed = match &lines[at][&key] {
+                Value::Number(n) => json!(n.as_f64().unwrap() + 0.01),
+                Value::Bool(b) => json!(!b),
+                Value::String(_) => json!("other"),
+                Value::Array(items) if items.is_empty() => json!(["r000"]),
+                Value::Array(items) => json!(items[1..]),
+                Value::Object(entries) if entries.is_empty() => json!({"r000": 1}),
+                Value::Object(_) => json!({}),
+                Value::Null => json!(0),
+            };
+            let mut other = lines.clone();
+            other[at][&key] = changed.clone();
+            let mut without = lines.clone();
+            without[at].as_object_mut().unwrap().remove(&key);
+            for (lines, theirs) in [(other, changed), (without, Value::Null)] {
+                for stepper in STEPPERS {
+                    let result = check_golden(&golden.write(&lines), stepper).unwrap();
+                    let first = result.first.unwrap_or_else(|| panic!("{key} = {theirs} went unread"));
+                    assert_eq!(result.differing, 1, "{key}");
+                    assert_eq!(first.step as usize, at - 1, "{key}");
+                    assert_eq!((first.key, first.theirs), (key.clone(), theirs.clone()));
+                }
+            }
+        }
+        let mut more = lines.clone();
+        more[at]["lora"] = json!(1);
+        let first = check_golden(&golden.write(&more), Stepper::Fast).unwrap().first.unwrap();
+        assert_eq!((first.key.as_str(), first.ours), ("lora", Value::Null));
+    }
+}
+
+/// Numbers are equal to a thousandth: a microsecond of a time in milliseconds.
+#[test]
+fn times_are_compared_to_a_thousandth() {
+    let golden = Copy::of("vllm", "plain");
+    let lines = golden.lines();
+    let differing = |by: f64| {
+        let mut lines = lines.clone();
+        lines[9]["t_end_ms"] = json!(lines[9]["t_end_ms"].as_f64().unwrap() + by);
+        check_golden(&golden.write(&lines), Stepper::Fast).unwrap().differing
+    };
+    assert_eq!(differing(0.0009), 0);
+    assert_eq!(differing(-0.0009), 0);
+    assert_eq!(differing(0.0011), 1);
+}
+
+#[test]
+fn a_trace_that_is_cut_short_or_goes_on_differs() {
+    let golden = Copy::of("vllm", "plain");
+    let lines = golden.lines();
+    let result = check_golden(&golden.write(&lines[..40]), Stepper::Fast).unwrap();
+    let first = result.first.unwrap();
+    assert_eq!((first.step, first.key.as_str()), (39, "line"));
+    assert_eq!(result.differing as usize, lines.len() - 40);
+
+    let mut longer = lines.clone();
+    longer.push(lines[lines.len() - 2].clone());
+    let result = check_golden(&golden.write(&longer), Stepper::Fast).unwrap();
+    assert_eq!((result.differing, result.first.unwrap().ours), (1, Value::Null));
+}
+
+#[test]
+fn a_golden_that_cannot_be_read_is_an_error_with_its_line() {
+    let golden = Copy::of("vllm", "plain");
+    let path = golden.folder.path().join("plain.jsonl");
+    let text = unpacked(&golden.folder.path().join("original.gz"));
+    let broken: Vec<&str> = text.lines().take(3).chain(["{not json"]).collect();
+    fs::write(&path, broken.join("\n")).unwrap();
+    let done = windtunnel(["conformance", "check"]).arg(&path).output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert!(err(&done).contains("plain.jsonl:4: "), "{}", err(&done));
+
+    // Its first line must be that of a trace.
+    fs::write(&path, text.lines().skip(1).collect::<Vec<_>>().join("\n")).unwrap();
+    let done = windtunnel(["conformance", "check"]).arg(&path).output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert!(err(&done).contains("expected a line of kind \"config\""), "{}", err(&done));
+}
+
+// ---- the inputs are those of the generators ----
+
+fn generate(script: &str, arguments: &[&str], into: &Path) -> bool {
+    let made = Command::new("python3")
+        .arg(root().join("tools/oracle").join(script))
+        .args(arguments)
+        .arg("--out")
+        .arg(into)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output();
+    match made {
+        Ok(made) => {
+            assert!(made.status.success(), "{}", err(&made));
+            true
+        }
+        Err(e) => {
+            println!("skipped: python3 does not start ({e})");
+            false
+        }
+    }
+}
+
+/// Whether a scenario of a golden is byte for byte the one in `made`.
+fn same_scenario(set: &str, name: &str, made: &Path) -> bool {
+    let ours = folder(set).join("scenarios");
+    let config = format!("{name}.config.json");
+    let Ok(made_config) = fs::read(made.join("scenarios").join(&config)) else { return false };
+    let made_requests = fs::read_to_string(made.join(format!("scenarios/{name}.requests.jsonl"))).unwrap();
+    made_config == fs::read(ours.join(config)).unwrap()
+        && made_requests == unpacked(&ours.join(format!("{name}.requests.jsonl.gz")))
+}
+
+fn golden_names(set: &str) -> Vec<String> {
+    let files = names(&folder(set).join("golden"));
+    files.iter().map(|file| file.strip_suffix(".jsonl.gz").unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_generator_writes_the_hand_written_scenarios() {
+    let made = tempdir().unwrap();
+    if generate("gen_vllm.py", &[], made.path()) {
+        let golden = golden_names("vllm");
+        assert_eq!(names(&made.path().join("scenarios")).len(), 2 * golden.len());
+        for name in golden {
+            assert!(same_scenario("vllm", &name, made.path()), "{name}");
+        }
+    }
+}
+
+/// And the seed that the README gives for each random one.
+#[test]
+fn the_generator_writes_the_random_scenarios_from_their_seeds() {
+    let readme = fs::read_to_string(folder("vllm_random").join("README.md")).unwrap();
+    let made = tempdir().unwrap();
+    for seed in ["1", "2"] {
+        let into = made.path().join(seed);
+        if !generate("gen_random_vllm.py", &["--seed", seed, "--count", "300", "--nasty", "3"], &into) {
+            return;
+        }
+    }
+    for name in golden_names("vllm_random") {
+        let row = readme.lines().find(|line| line.starts_with(&format!("| {name} |")));
+        let seed = row.unwrap_or_else(|| panic!("{name} is not in the README")).split(" | ").nth(1).unwrap();
+        assert!(same_scenario("vllm_random", &name, &made.path().join(seed)), "{name} of seed {seed}");
+    }
+}
+
+/// A folder with goldens in it, or a folder of folders named on the command line: both are found, and the
+/// requests beside the traces are not taken for traces.
+#[test]
+fn goldens_are_found_in_every_layout() {
+    let place = tempdir().unwrap();
+    let flat = place.path().join("flat");
+    copy(&folder("vllm").join("scenarios"), &flat);
+    copy(&folder("vllm").join("golden"), &flat);
+    let found = find_goldens(std::slice::from_ref(&flat)).unwrap();
+    assert_eq!(found.len(), 29);
+    let both = find_goldens(&[flat.clone(), flat.join("plain.jsonl.gz")]).unwrap();
+    assert_eq!(both, found, "each golden once");
+    assert_eq!(check_golden(&flat.join("plain.jsonl.gz"), Stepper::Fast).unwrap().differing, 0);
+}
