@@ -1,5 +1,6 @@
 //! Files that are written while a run goes on: under a temporary name, which becomes the real one only
-//! when the run has ended well, so that nothing half-written looks whole.
+//! when the run has ended well, so that nothing half-written looks whole. What is not a file (a pipe, a
+//! device such as /dev/stdout) is written to directly: it cannot be replaced, and must not be.
 
 use crate::exit::Failure;
 use std::fs::File;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct PartialFile {
     target: PathBuf,
-    partial: PathBuf,
+    /// The temporary name, if there is one.
+    partial: Option<PathBuf>,
     writer: Option<BufWriter<File>>,
 }
 
@@ -19,17 +21,28 @@ impl PartialFile {
     pub fn create(target: &Path) -> Result<PartialFile, Failure> {
         let problem =
             |cause: &dyn std::fmt::Display| Failure::Input(format!("{}: {cause}", target.display()));
+        let target = resolved(target);
         let Some(name) = target.file_name() else { return Err(problem(&"is not a file name")) };
-        if target.is_dir() {
-            return Err(problem(&"is a folder"));
-        }
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".partial-{}", std::process::id()));
-        let partial = target.with_file_name(hidden);
-        let file = File::create(&partial).map_err(|e| problem(&e))?;
+        let (partial, file) = match target.metadata() {
+            Ok(found) if found.is_dir() => return Err(problem(&"is a folder")),
+            Ok(found) if !found.is_file() => (None, File::options().write(true).open(&target)),
+            _ => {
+                let mut hidden = std::ffi::OsString::from(".");
+                hidden.push(name);
+                hidden.push(format!(".partial-{}", std::process::id()));
+                let partial = target.with_file_name(hidden);
+                let file = File::create(&partial);
+                (Some(partial), file)
+            }
+        };
+        let file = file.map_err(|e| problem(&e))?;
         let writer = Some(BufWriter::with_capacity(1 << 16, file));
-        Ok(PartialFile { target: target.to_owned(), partial, writer })
+        Ok(PartialFile { target, partial, writer })
+    }
+
+    /// Whether two files in the making are the same one.
+    pub fn is(&self, other: &PartialFile) -> bool {
+        self.partial.is_some() && self.partial == other.partial
     }
 
     /// Makes it the target.
@@ -38,8 +51,18 @@ impl PartialFile {
         if let Some(mut writer) = self.writer.take() {
             writer.flush().map_err(problem)?;
         }
-        std::fs::rename(&self.partial, &self.target).map_err(problem)
+        match &self.partial {
+            Some(partial) => std::fs::rename(partial, &self.target).map_err(problem),
+            None => Ok(()),
+        }
     }
+}
+
+/// One name for one file. A link stays what it is, and what it points at is written.
+fn resolved(target: &Path) -> PathBuf {
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beside = || Some(folder.canonicalize().ok()?.join(target.file_name()?));
+    target.canonicalize().ok().or_else(beside).unwrap_or_else(|| target.to_owned())
 }
 
 impl Write for PartialFile {
@@ -58,6 +81,8 @@ impl Write for PartialFile {
 impl Drop for PartialFile {
     fn drop(&mut self) {
         // After `finish` the name is gone; otherwise there is nobody left to tell of a failure.
-        let _ = std::fs::remove_file(&self.partial);
+        if let Some(partial) = &self.partial {
+            let _ = std::fs::remove_file(partial);
+        }
     }
 }

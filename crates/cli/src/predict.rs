@@ -27,6 +27,11 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     };
     let mut events = arguments.events.as_deref().map(PartialFile::create).transpose()?;
     let mut telemetry = arguments.telemetry.as_deref().map(PartialFile::create).transpose()?;
+    if let (Some(events), Some(telemetry)) = (&events, &telemetry)
+        && events.is(telemetry)
+    {
+        return Err(Failure::Input("--telemetry: is the same file as that of --events".into()));
+    }
 
     let started = Instant::now();
     let progress = ProgressLine::new();

@@ -4,9 +4,11 @@ use super::error::ConformanceError;
 use super::replay::replay;
 use super::scenario::{Scenario, lines};
 use super::trace::TraceLine;
-use serde::Serialize;
-use serde_json::Value;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserializer, Serialize};
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use windtunnel_engine::vllm::Stepper;
 
@@ -60,10 +62,9 @@ pub fn check_golden(golden: &Path, stepper: Stepper) -> Result<ScenarioResult, C
         if let TraceLine::Config { .. } = line {
             return expect_kind(golden, their_line.as_ref(), "config");
         }
-        let ours = to_value(&line);
         let is_step = matches!(line, TraceLine::Step(_));
         result.steps += u64::from(is_step);
-        let difference = first_difference(&ours, &their_line.unwrap_or(Value::Null));
+        let difference = first_difference(&line, &their_line.unwrap_or(Value::Null));
         if let Some((key, ours, theirs)) = difference {
             result.differing += 1;
             let step = result.steps.saturating_sub(u64::from(is_step));
@@ -91,24 +92,45 @@ fn expect_kind(path: &Path, line: Option<&Value>, kind: &str) -> Result<(), Conf
     }
 }
 
-fn to_value(line: &TraceLine) -> Value {
-    serde_json::to_value(line).unwrap_or(Value::Null)
+/// The first key that differs, in the order in which things happen in a step.
+fn first_difference(line: &TraceLine, theirs: &Value) -> Option<(String, Value, Value)> {
+    let ours = serde_json::to_value(line).unwrap_or(Value::Null);
+    let (Some(a), Some(b)) = (ours.as_object(), theirs.as_object()) else {
+        return Some(("line".into(), ours, theirs.clone()));
+    };
+    let value = |object: &Map<String, Value>, key: &str| object.get(key).cloned().unwrap_or(Value::Null);
+    let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let differing: Vec<&String> =
+        keys.into_iter().filter(|key| !equal(&value(a, key), &value(b, key))).collect();
+    if differing.is_empty() {
+        return None;
+    }
+    let order = keys_in_order(line);
+    let place = |key: &String| order.iter().position(|other| other == key).unwrap_or(usize::MAX);
+    let first = differing.into_iter().min_by_key(|key| place(key))?;
+    Some((first.clone(), value(a, first), value(b, first)))
 }
 
-fn first_difference(ours: &Value, theirs: &Value) -> Option<(String, Value, Value)> {
-    let (Some(a), Some(b)) = (ours.as_object(), theirs.as_object()) else {
-        return Some(("line".into(), ours.clone(), theirs.clone()));
-    };
-    // In the order of our keys, which is the order in which things happen in a step.
-    let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
-    for key in keys {
-        let value = |object: &serde_json::Map<String, Value>| object.get(key).cloned().unwrap_or(Value::Null);
-        let (ours, theirs) = (value(a), value(b));
-        if !equal(&ours, &theirs) {
-            return Some((key.clone(), ours, theirs));
+/// The keys of a line as they are written; a JSON value sorts them.
+fn keys_in_order(line: &TraceLine) -> Vec<String> {
+    struct Keys;
+    impl<'de> Visitor<'de> for Keys {
+        type Value = Vec<String>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<String>, A::Error> {
+            let mut keys = Vec::new();
+            while let Some((key, IgnoredAny)) = map.next_entry()? {
+                keys.push(key);
+            }
+            Ok(keys)
         }
     }
-    None
+    let text = serde_json::to_string(line).unwrap_or_default();
+    serde_json::Deserializer::from_str(&text).deserialize_map(Keys).unwrap_or_default()
 }
 
 fn equal(a: &Value, b: &Value) -> bool {
