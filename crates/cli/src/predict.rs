@@ -127,17 +127,15 @@ fn publish(
         }
         written = folder.commit().map_err(failed)?;
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    let printed = match arguments.format {
-        Format::Json => serde_json::to_writer_pretty(&mut out, &prediction)
-            .map_err(io::Error::from)
-            .and_then(|()| writeln!(out)),
-        Format::Table => {
-            let colour = io::stdout().is_terminal();
-            out.write_all(windtunnel_report::table(report, colour).as_bytes())
-        }
+    let text = match arguments.format {
+        Format::Json => serde_json::to_string_pretty(&prediction).map_err(Failure::run)?,
+        Format::Table => windtunnel_report::table(report, io::stdout().is_terminal()),
     };
-    printed.and_then(|()| out.flush()).map_err(Failure::output)?;
+    let text = format!("{}\n", text.trim_end());
+    windtunnel_report::print(&mut io::stdout().lock(), &text).map_err(|error| match error {
+        ReportError::ClosedPipe => Failure::ClosedPipe,
+        other => Failure::run(other),
+    })?;
     if arguments.format == Format::Table {
         for path in written {
             eprintln!("wrote {}", path.display());

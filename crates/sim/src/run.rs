@@ -269,9 +269,10 @@ impl<'a> Run<'a> {
     }
 
     fn report(self, unfinished: u64) -> Report {
-        let end = match self.cutoff {
-            Nanos::NEVER => self.workers.iter().map(Worker::now).max().unwrap_or(Nanos::ZERO),
-            cutoff => cutoff,
+        // A run that was cut off lasted until then; any other one until its last pass or arrival.
+        let end = match unfinished {
+            0 => self.workers.iter().map(Worker::now).max().unwrap_or(Nanos::ZERO),
+            _ => self.cutoff,
         };
         let replicas = u128::from(self.deployment.replicas.get());
         let percentiles = match self.deployment.semantics {
