@@ -34,7 +34,7 @@ impl Failure {
     pub fn output(cause: io::Error) -> Failure {
         match cause.kind() {
             ErrorKind::BrokenPipe => Failure::ClosedPipe,
-            _ => Failure::Run(format!("standard output: {cause}")),
+            _ => Failure::Run(format!("cannot write to standard output: {cause}")),
         }
     }
 

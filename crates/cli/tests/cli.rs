@@ -330,9 +330,12 @@ fn a_reader_that_leaves_early_is_no_error() {
 fn output_that_cannot_be_written_exits_with_1() {
     let full = "No space left on device (os error 28)\n";
     let cases = [
-        (format!("windtunnel predict {QUICKSTART} > /dev/full"), "error: standard output: "),
-        (format!("windtunnel predict {QUICKSTART} --format json > /dev/full"), "error: standard output: "),
-        ("windtunnel schema > /dev/full".to_owned(), "error: standard output: "),
+        (format!("windtunnel predict {QUICKSTART} > /dev/full"), "error: cannot write to standard output: "),
+        (
+            format!("windtunnel predict {QUICKSTART} --format json > /dev/full"),
+            "error: cannot write to standard output: ",
+        ),
+        ("windtunnel schema > /dev/full".to_owned(), "error: cannot write to standard output: "),
         (format!("windtunnel predict {QUICKSTART} --events /dev/full"), "error: event log: "),
         (format!("windtunnel predict {QUICKSTART} --telemetry /dev/full"), "error: "),
     ];

@@ -169,6 +169,10 @@ impl Scenario {
         if let Some(twice) = requests.iter().find(|r| !names.insert(&r.id)) {
             return Err(problem(path, format!("id {:?} stands twice", twice.id)));
         }
+        if let Some(timed) = requests.iter().find(|r| r.abort_ms.is_some()) {
+            let reason = format!("request {:?}: a scenario aborts by abort_step, not by abort_ms", timed.id);
+            return Err(problem(path, reason));
+        }
         Ok(Scenario { settings, requests })
     }
 
