@@ -66,6 +66,21 @@ const KEYS: &[(&str, &[&str], &str)] = &[
         &["null", "0"],
         "belongs to backend sglang, which is not supported yet; vllm is",
     ),
+    (
+        "engine.workers.aggregated.scheduler.max_loras",
+        &["null", "0"],
+        "limits on the LoRA adapters of a batch are not supported yet",
+    ),
+    (
+        "engine.workers.aggregated.kv_cache.sliding_window",
+        &["null"],
+        "sliding-window cache groups are not supported yet; every block is kept for full attention",
+    ),
+    (
+        "engine.workers.aggregated.kv_cache.kv_cache_groups",
+        &["null"],
+        "several cache groups, as hybrid models have, are not supported yet; one full-attention group is",
+    ),
     ("engine.workers.aggregated.kv_cache.host_offload", &["null"], OFFLOAD),
     ("engine.workers.aggregated.kv_cache.g3_offload", &["null"], OFFLOAD),
     (
