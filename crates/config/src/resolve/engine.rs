@@ -7,7 +7,7 @@ use crate::document::{
 };
 use crate::experiment::{Deployment, Parallelism, Semantics};
 use std::num::NonZeroU32;
-use windtunnel_engine::vllm::{Config, Policy, PreemptionMode};
+use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
 use windtunnel_perf::{Composition, Fixed, Law, Linear, PerfError, Polynomial, Speedup, TimingModel};
 use windtunnel_router::Policy as RouterPolicy;
 
@@ -94,6 +94,10 @@ fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Opt
         prefill_schedule_interval: scheduler.prefill_schedule_interval,
         max_num_queued_reqs: scheduler.max_num_queued_reqs,
         max_num_queued_tokens: scheduler.max_num_queued_tokens,
+        resumed_work: match semantics {
+            Semantics::Native => ResumedWork::Prefill,
+            Semantics::Aisimulate013 => ResumedWork::PromptAndDecode,
+        },
         ..Config::new(blocks, worker.kv_cache.block_size, context_length(keys.context_length))
     };
     match config.validate() {

@@ -318,6 +318,19 @@ impl BlockPool {
         queue
     }
 
+    /// Every copy in the prefix cache with its block, as look-ups would find them: by identity, and the
+    /// copies of one identity in order of entry.
+    pub(crate) fn cached_copies(&self) -> Vec<(BlockKey, u32)> {
+        let mut keys: Vec<BlockKey> =
+            self.blocks.iter().map(|b| b.key).filter(|&key| key != NO_KEY).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let next_copy =
+            |&block: &u32| Some(self.blocks[block as usize].next_copy).filter(|&next| next != NIL);
+        let copies_of = |key| std::iter::successors(self.find(key), next_copy).map(move |block| (key, block));
+        keys.into_iter().flat_map(copies_of).collect()
+    }
+
     /// Whether blocks are given identities at all.
     pub(crate) fn caching(&self) -> bool {
         self.caching

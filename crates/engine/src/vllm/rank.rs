@@ -562,6 +562,12 @@ impl Rank {
         self.pool.free_queue()
     }
 
+    /// Every copy in the prefix cache with its physical block: by identity, and the copies of one identity
+    /// in order of entry, which is the order in which look-ups prefer them.
+    pub fn cached_copies(&self) -> Vec<(BlockKey, u32)> {
+        self.pool.cached_copies()
+    }
+
     /// Number of blocks without an owner.
     pub fn free_blocks(&self) -> u32 {
         self.pool.free()
