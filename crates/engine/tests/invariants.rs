@@ -9,7 +9,7 @@ mod support;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use std::cell::RefCell;
-use support::plan::case;
+use support::plan::{Case, ContentPlan, Event, Plan, case};
 use support::world::{Tally, World};
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, Rank, Stepper};
 use windtunnel_engine::{Content, Nanos, OutputPlan, Request, RequestId};
@@ -57,6 +57,78 @@ fn the_same_calls_give_the_same_results() {
             Ok(())
         })
         .unwrap();
+}
+
+/// Requests of (prompt, outputs, priority) that share nothing, and the passes between them.
+fn found(config: Config, events: &[Step]) -> Case {
+    let event = |step: &Step| match *step {
+        Step::Request(prompt, max_tokens, priority) => Event::Submit(Plan {
+            prompt,
+            max_tokens,
+            stop_after: None,
+            content: ContentPlan::Private,
+            known_outputs: false,
+            priority,
+            same_arrival: false,
+        }),
+        Step::Calls(calls) => Event::Work(calls),
+    };
+    let events = events.iter().map(event).collect();
+    Case { config, id_tokens: 1, events, leaps: vec![1], leaper_is_silent: false }
+}
+
+enum Step {
+    Request(u32, u32, i32),
+    Calls(u16),
+}
+
+/// Cases in which the fast stepper once differed, as small as they could be made.
+///
+/// The first two: a request joined the decode set with its first token, was preempted before any decode
+/// pass, got its second token by name, and joined again; in the second case after that pass, too. It was
+/// then said to have had its second token twice. The third: a request was preempted while something was
+/// due for it in a later decode pass, and had come back by then; the calendar took it for the request
+/// admitted earlier that it no longer was, so that its block was stored before that of the request in
+/// front of it.
+#[test]
+fn places_where_the_fast_stepper_once_differed() {
+    use Step::{Calls, Request};
+    let priority = Config {
+        policy: Policy::Priority,
+        prefix_caching: false,
+        max_num_batched_tokens: 45,
+        max_num_seqs: 7,
+        ..Config::new(5, 1, 11)
+    };
+    World::run(&found(priority, &[Request(3, 1, -1), Request(1, 3, 0), Request(1, 5, -1)]));
+
+    let first_in_first_out = Config {
+        preemption_mode: PreemptionMode::Fifo,
+        prefix_caching: false,
+        long_prefill_token_threshold: 14,
+        reserve_full_isl: false,
+        max_num_seqs: 4,
+        ..Config::new(7, 5, 1000)
+    };
+    let one_by_one = [(1, 4), (26, 1), (21, 1), (1, 1), (1, 2), (1, 1), (1, 1), (1, 1), (1, 1)];
+    let requests = one_by_one.map(|(prompt, outputs)| Request(prompt, outputs, 0));
+    World::run(&found(first_in_first_out, &requests));
+
+    let calendar = Config {
+        async_scheduling: false,
+        long_prefill_token_threshold: 1,
+        long_prefill_token_threshold_adaptive: true,
+        max_num_batched_tokens: 4,
+        max_num_seqs: 3,
+        kv_events: true,
+        ..Config::new(6, 3, 13)
+    };
+    let mut steps: Vec<Step> = [(1, 3), (1, 1), (10, 1), (12, 1), (2, 4), (1, 6), (1, 3)]
+        .map(|(prompt, outputs)| Request(prompt, outputs, 0))
+        .into();
+    steps.push(Calls(1));
+    steps.extend([Request(1, 1, 0), Request(1, 1, 0), Calls(1), Request(1, 1, 0)]);
+    World::run(&found(calendar, &steps));
 }
 
 /// 13, where it fails. Two prompts of 4 blocks, one block a pass each, in a pool of 4; the second comes one
