@@ -100,7 +100,7 @@ fn places_where_the_fast_stepper_once_differed() {
         max_num_seqs: 7,
         ..Config::new(5, 1, 11)
     };
-    World::run(&found(priority, &[Request(3, 1, -1), Request(1, 3, 0), Request(1, 5, -1)]));
+    World::run(&found(priority, &[Request(3, 1, -1), Request(1, 3, 0), Request(1, 4, -1)]));
 
     let first_in_first_out = Config {
         preemption_mode: PreemptionMode::Fifo,
