@@ -59,18 +59,16 @@ fn the_same_calls_give_the_same_results() {
         .unwrap();
 }
 
-/// Requests of (prompt, outputs, priority) that share nothing, and the passes between them.
+/// Requests that share nothing, and the calls between them.
 fn found(config: Config, events: &[Step]) -> Case {
+    let plan = |prompt, max_tokens, stop_after, priority| {
+        let content = ContentPlan::Private;
+        let (known_outputs, same_arrival) = (false, false);
+        Plan { prompt, max_tokens, stop_after, content, known_outputs, priority, same_arrival }
+    };
     let event = |step: &Step| match *step {
-        Step::Request(prompt, max_tokens, priority) => Event::Submit(Plan {
-            prompt,
-            max_tokens,
-            stop_after: None,
-            content: ContentPlan::Private,
-            known_outputs: false,
-            priority,
-            same_arrival: false,
-        }),
+        Step::Request(prompt, outputs) => Event::Submit(plan(prompt, outputs, None, 0)),
+        Step::Urgent(prompt, outputs) => Event::Submit(plan(prompt, outputs + 1, Some(outputs), -1)),
         Step::Calls(calls) => Event::Work(calls),
     };
     let events = events.iter().map(event).collect();
@@ -78,7 +76,11 @@ fn found(config: Config, events: &[Step]) -> Case {
 }
 
 enum Step {
-    Request(u32, u32, i32),
+    /// Prompt and output tokens.
+    Request(u32, u32),
+    /// The same, more urgent, and ended by a stop token where one more was allowed.
+    Urgent(u32, u32),
+    /// Passes scheduled or completed.
     Calls(u16),
 }
 
@@ -92,7 +94,7 @@ enum Step {
 /// front of it.
 #[test]
 fn places_where_the_fast_stepper_once_differed() {
-    use Step::{Calls, Request};
+    use Step::{Calls, Request, Urgent};
     let priority = Config {
         policy: Policy::Priority,
         prefix_caching: false,
@@ -100,7 +102,7 @@ fn places_where_the_fast_stepper_once_differed() {
         max_num_seqs: 7,
         ..Config::new(5, 1, 11)
     };
-    World::run(&found(priority, &[Request(3, 1, -1), Request(1, 3, 0), Request(1, 4, -1)]));
+    World::run(&found(priority, &[Urgent(3, 1), Request(1, 3), Urgent(1, 4)]));
 
     let first_in_first_out = Config {
         preemption_mode: PreemptionMode::Fifo,
@@ -111,7 +113,7 @@ fn places_where_the_fast_stepper_once_differed() {
         ..Config::new(7, 5, 1000)
     };
     let one_by_one = [(1, 4), (26, 1), (21, 1), (1, 1), (1, 2), (1, 1), (1, 1), (1, 1), (1, 1)];
-    let requests = one_by_one.map(|(prompt, outputs)| Request(prompt, outputs, 0));
+    let requests = one_by_one.map(|(prompt, outputs)| Request(prompt, outputs));
     World::run(&found(first_in_first_out, &requests));
 
     let calendar = Config {
@@ -124,10 +126,10 @@ fn places_where_the_fast_stepper_once_differed() {
         ..Config::new(6, 3, 13)
     };
     let mut steps: Vec<Step> = [(1, 3), (1, 1), (10, 1), (12, 1), (2, 4), (1, 6), (1, 3)]
-        .map(|(prompt, outputs)| Request(prompt, outputs, 0))
+        .map(|(prompt, outputs)| Request(prompt, outputs))
         .into();
     steps.push(Calls(1));
-    steps.extend([Request(1, 1, 0), Request(1, 1, 0), Calls(1), Request(1, 1, 0)]);
+    steps.extend([Request(1, 1), Request(1, 1), Calls(1), Request(1, 1)]);
     World::run(&found(calendar, &steps));
 }
 
