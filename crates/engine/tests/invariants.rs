@@ -68,7 +68,7 @@ fn found(config: Config, events: &[Step]) -> Case {
     };
     let event = |step: &Step| match *step {
         Step::Request(prompt, outputs) => Event::Submit(plan(prompt, outputs, None, 0)),
-        Step::Urgent(prompt, outputs) => Event::Submit(plan(prompt, outputs + 1, Some(outputs), -1)),
+        Step::Urgent(prompt, outputs, stop_after) => Event::Submit(plan(prompt, outputs, stop_after, -1)),
         Step::Calls(calls) => Event::Work(calls),
     };
     let events = events.iter().map(event).collect();
@@ -78,8 +78,8 @@ fn found(config: Config, events: &[Step]) -> Case {
 enum Step {
     /// Prompt and output tokens.
     Request(u32, u32),
-    /// The same, more urgent, and ended by a stop token where one more was allowed.
-    Urgent(u32, u32),
+    /// The same, more urgent, perhaps ended by a stop token.
+    Urgent(u32, u32, Option<u32>),
     /// Passes scheduled or completed.
     Calls(u16),
 }
@@ -102,7 +102,7 @@ fn places_where_the_fast_stepper_once_differed() {
         max_num_seqs: 7,
         ..Config::new(5, 1, 11)
     };
-    World::run(&found(priority, &[Urgent(3, 1), Request(1, 3), Urgent(1, 4)]));
+    World::run(&found(priority, &[Urgent(3, 1, None), Request(1, 3), Urgent(1, 5, Some(4))]));
 
     let first_in_first_out = Config {
         preemption_mode: PreemptionMode::Fifo,
