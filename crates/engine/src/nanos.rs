@@ -10,7 +10,7 @@ use std::ops::{Add, AddAssign, Sub};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
-/// Largest time a run may reach, about 106 days. Everything above it is refused where text becomes a
+/// Largest time a run may reach, about 292 years. Everything above it is refused where text becomes a
 /// value, so that no sum of two times can overflow.
 pub const MAX_NANOS: u64 = 1 << 63;
 
