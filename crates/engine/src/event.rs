@@ -76,11 +76,10 @@ impl KvEvents {
         request: RequestId,
         first_block: u32,
         parent: Option<BlockKey>,
-        blocks: impl Iterator<Item = BlockKey>,
+        blocks: &[BlockKey],
     ) {
-        let before = self.keys.len();
-        self.keys.extend(blocks);
-        let count = (self.keys.len() - before) as u32;
+        self.keys.extend_from_slice(blocks);
+        let count = blocks.len() as u32;
         self.entries.push(Entry::Stored { request, first_block, parent, count });
     }
 }

@@ -5,6 +5,7 @@
 //! made in a pass unless a block fills in it.
 
 use crate::request::{Content, Request};
+use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The identity of a full block. Equal keys: equal prefixes.
@@ -96,34 +97,51 @@ impl Keys {
         Keys { block_size, source, private_base, first_private }
     }
 
-    /// Whether block `index` can be known to any other request, so that a look-up may find it although
-    /// this request never stored it.
-    pub fn is_shared(&self, index: u32) -> bool {
-        index < self.first_private || matches!(self.source, Source::Tokens { .. })
+    /// Blocks from the first that other requests may have stored too, so that a look-up can find them
+    /// although this request never stored them.
+    pub fn shared(&self) -> u32 {
+        match self.source {
+            Source::Tokens { .. } => u32::MAX,
+            _ => self.first_private,
+        }
     }
 
-    /// The key of block `index`, of which every token must be known. `output` are the request's output
-    /// tokens where they have an identity.
-    pub fn get(&mut self, index: u32, output: Option<&[u32]>) -> BlockKey {
+    /// Appends the keys of `blocks` to `into`. Every token of these blocks must be known. `output` are the
+    /// request's output tokens where they have an identity.
+    pub fn extend(&mut self, blocks: Range<u32>, output: Option<&[u32]>, into: &mut Vec<BlockKey>) {
+        let shared_end = blocks.end.min(self.first_private);
+        let mut next = blocks.start;
         match &mut self.source {
             Source::Private => {}
             Source::Prefixes { ids, grid } => {
-                if index < self.first_private {
-                    let (id, part) = grid.place(index, self.block_size);
-                    return BlockKey::new(0, ids[id] * u64::from(grid.parts) + u64::from(part));
+                let parts = u64::from(grid.parts);
+                let shared = next..shared_end.max(next);
+                next = shared.end;
+                let key = |id: usize, part: u32| BlockKey::new(0, ids[id] * parts + u64::from(part));
+                match grid.shift {
+                    Some(shift) => {
+                        into.extend(shared.map(|i| key((i >> shift) as usize, i & (grid.parts - 1))))
+                    }
+                    None => into.extend(shared.map(|i| {
+                        let (id, part) = grid.place(i, self.block_size);
+                        key(id, part)
+                    })),
                 }
             }
             Source::Tokens { prompt, made } => {
-                if index < self.first_private || output.is_some() {
-                    while made.len() <= index as usize {
-                        let key = hash_block(prompt, output, made, self.block_size);
-                        made.push(key);
-                    }
-                    return made[index as usize];
+                let end = if output.is_some() { blocks.end } else { shared_end };
+                while made.len() < end as usize {
+                    let key = hash_block(prompt, output, made, self.block_size);
+                    made.push(key);
+                }
+                if next < end {
+                    into.extend_from_slice(&made[next as usize..end as usize]);
+                    next = end;
                 }
             }
         }
-        BlockKey::new(1, self.private_base + u64::from(index - self.first_private))
+        let private = |i: u32| BlockKey::new(1, self.private_base + u64::from(i - self.first_private));
+        into.extend((next..blocks.end).map(private));
     }
 }
 
@@ -150,9 +168,6 @@ impl Grid {
 
     /// Which id a block ends in, and at which of its places.
     fn place(&self, index: u32, block_size: u32) -> (usize, u32) {
-        if let Some(shift) = self.shift {
-            return ((index >> shift) as usize, index & (self.parts - 1));
-        }
         let last = (u64::from(index) + 1) * u64::from(block_size) - 1;
         let id_tokens = u64::from(self.id_tokens);
         ((last / id_tokens) as usize, (last % id_tokens) as u32 / self.grain)
@@ -199,6 +214,14 @@ mod tests {
             output: OutputPlan::of_length(100),
             priority: 0,
             tie: 0,
+        }
+    }
+
+    impl Keys {
+        fn get(&mut self, index: u32, output: Option<&[u32]>) -> BlockKey {
+            let mut keys = Vec::new();
+            self.extend(index..index + 1, output, &mut keys);
+            keys[0]
         }
     }
 

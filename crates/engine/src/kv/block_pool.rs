@@ -195,28 +195,14 @@ impl BlockPool {
     }
 
     /// Gives the full blocks `blocks[from..]` of a request their identities `keys`, in order, and
-    /// announces them. `parent` is the identity of the block before them.
-    pub(crate) fn promote(
-        &mut self,
-        request: RequestId,
-        blocks: &[u32],
-        from: u32,
-        parent: Option<BlockKey>,
-        mut key_of: impl FnMut(u32) -> BlockKey,
-    ) {
-        for (i, &block) in blocks.iter().enumerate().skip(from as usize) {
-            let key = key_of(i as u32);
+    /// announces them. The block before them, if there is one, has its identity already.
+    pub(crate) fn promote(&mut self, request: RequestId, blocks: &[u32], from: u32, keys: &[BlockKey]) {
+        for (&block, &key) in blocks[from as usize..].iter().zip(keys) {
             self.enter(block, key);
         }
         if self.events_on {
-            let first = from as usize;
-            let stored = &self.blocks;
-            self.events.stored(
-                request,
-                from,
-                parent,
-                blocks[first..].iter().map(|&b| stored[b as usize].key),
-            );
+            let parent = from.checked_sub(1).map(|before| self.blocks[blocks[before as usize] as usize].key);
+            self.events.stored(request, from, parent, keys);
         }
     }
 

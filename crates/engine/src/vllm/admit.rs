@@ -7,6 +7,9 @@ use super::schedule::Round;
 use super::sequence::State;
 use crate::pass::{Admission, Slot};
 
+/// Keys made at once in a look-up, which may end at any of them.
+const KEYS_AT_ONCE: usize = 32;
+
 /// What the prefix cache holds of a waiting request.
 #[derive(Clone, Copy)]
 struct Found {
@@ -109,22 +112,20 @@ impl Rank {
         self.hits.clear();
         self.missed = None;
         let longest = (s.known - 1) / self.config.block_size;
+        // Blocks that no other request can have stored, and this one has not, need no look-up.
+        let findable = if s.preemptions == 0 { longest.min(s.keys.shared()) } else { longest };
         let tokens = s.output.tokens.as_deref();
         let mut free_hits = 0;
-        for index in 0..longest {
-            if s.preemptions == 0 && !s.keys.is_shared(index) {
-                break;
-            }
-            let key = s.keys.get(index, tokens);
-            match self.pool.find(key) {
-                Some(block) => {
-                    free_hits += u32::from(self.pool.is_free(block));
-                    self.hits.push(block);
-                }
-                None => {
+        'search: for start in (0..findable).step_by(KEYS_AT_ONCE) {
+            self.keys.clear();
+            s.keys.extend(start..findable.min(start + KEYS_AT_ONCE as u32), tokens, &mut self.keys);
+            for &key in &self.keys {
+                let Some(block) = self.pool.find(key) else {
                     self.missed = Some(key);
-                    break;
-                }
+                    break 'search;
+                };
+                free_hits += u32::from(self.pool.is_free(block));
+                self.hits.push(block);
             }
         }
         Found { hits: self.hits.len() as u32, free_hits }

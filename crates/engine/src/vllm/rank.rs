@@ -94,7 +94,9 @@ pub struct Rank {
     pub(super) due: Vec<(u64, u32, u32)>,
     /// Scratch: blocks found by a look-up.
     pub(super) hits: Vec<u32>,
-    /// Scratch: the key that ended it.
+    /// Scratch: keys of blocks.
+    pub(super) keys: Vec<BlockKey>,
+    /// Scratch: the key that ended a look-up.
     pub(super) missed: Option<BlockKey>,
 }
 
@@ -129,6 +131,7 @@ impl Rank {
             outcome: Outcome::default(),
             due: Vec::new(),
             hits: Vec::new(),
+            keys: Vec::new(),
             missed: None,
             config,
         })
@@ -350,12 +353,9 @@ impl Rank {
         }
         let Sequence { keys, output, blocks, promoted, id, .. } = sequence;
         let tokens = output.tokens.as_deref();
-        let parent = match *promoted {
-            0 => None,
-            _ if !self.config.kv_events => None,
-            n => Some(keys.get(n - 1, tokens)),
-        };
-        self.pool.promote(*id, &blocks[..full as usize], *promoted, parent, |i| keys.get(i, tokens));
+        self.keys.clear();
+        keys.extend(*promoted..full, tokens, &mut self.keys);
+        self.pool.promote(*id, &blocks[..full as usize], *promoted, &self.keys);
         *promoted = full;
     }
 }
