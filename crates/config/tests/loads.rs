@@ -119,6 +119,14 @@ fn semantics_decide_about_the_null_block_and_the_schedule() {
 }
 
 #[test]
+fn semantics_decide_how_the_work_of_a_resumed_request_is_counted() {
+    let counted = |overrides: &[&str]| small(overrides).deployment.engine.resumed_work;
+    assert_eq!(counted(&[]), vllm::ResumedWork::Prefill);
+    let theirs = ["engine.semantics=aisimulate_0_13"];
+    assert_eq!(counted(&theirs), vllm::ResumedWork::PromptAndDecode);
+}
+
+#[test]
 fn the_capacity_of_polynomial_timing_is_blocks_times_block_size_under_both_semantics() {
     let decode = DecodeSet { count: 1, sum_context: 32_768, sum_context_squared: 1 << 30 };
     for semantics in ["native", "aisimulate_0_13"] {

@@ -48,8 +48,10 @@ impl Rank {
                 break;
             }
             self.decoders.seconds.pop_front();
+            // It may have left the set since, got its second token by name, and joined again.
             let s = &self.sequences[slot as usize];
-            if s.state == State::Attached && s.serial == serial && s.joined + 1 == number {
+            let member = s.state == State::Attached && s.serial == serial && s.joined + 1 == number;
+            if member && self.known(slot) == s.prompt + 2 {
                 self.outcome.second.push(Slot(slot));
             }
         }

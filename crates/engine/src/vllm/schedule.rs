@@ -68,9 +68,11 @@ impl Rank {
     fn schedule_running(&mut self, round: &mut Round) {
         self.due.clear();
         let number = self.decoders.next_pass();
-        while let Some((_, ticket, slot, serial)) = self.decoders.pop_due(number) {
+        while let Some((due, ticket, slot, serial)) = self.decoders.pop_due(number) {
+            // Entries of an earlier stay in the set are void; of equal ones, the first counts.
             let s = &self.sequences[slot as usize];
-            if s.state == State::Attached && s.serial == serial && s.due <= number {
+            let valid = s.state == State::Attached && (s.due, s.ticket, s.serial) == (due, ticket, serial);
+            if valid && self.due.last() != Some(&(ticket, slot, serial)) {
                 self.due.push((ticket, slot, serial));
             }
         }
