@@ -209,6 +209,20 @@ fn a_folder_that_holds_something_is_left_alone_without_overwrite() {
     assert_eq!(names(folder.path()), ["notes.txt", "prediction.json", "run.json"]);
 }
 
+/// Work is told up to the instant of a sample, not to the end of the pass that is running then.
+#[test]
+fn no_rank_is_busy_for_longer_than_the_time_that_passed() {
+    let line = format!("windtunnel predict {QUICKSTART} --telemetry /dev/stdout --telemetry-interval-ms 100");
+    let done = bash(&format!("{line} | grep since_last"), &root());
+    let samples: Vec<serde_json::Value> =
+        out(&done).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(samples.len() > 1000, "{}", err(&done));
+    for sample in samples {
+        assert!(sample["total"]["busy_ms"].as_f64() <= sample["time_ms"].as_f64(), "{sample}");
+        assert!(sample["since_last"]["busy_ms"].as_f64() <= Some(100.0), "{sample}");
+    }
+}
+
 /// The promise of the fast stepper, on the files that a user keeps.
 #[test]
 fn both_steppers_write_the_same_bytes() {

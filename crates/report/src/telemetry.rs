@@ -27,7 +27,7 @@ pub struct TelemetrySample {
     pub kv_blocks_used: u64,
     /// KV blocks that can hold tokens.
     pub kv_blocks_usable: u64,
-    /// Non-empty passes that ended since the start of the run.
+    /// Non-empty passes scheduled since the start of the run, those in flight included.
     pub passes: u64,
     /// Tokens of prefill chunks in them.
     pub prefill_tokens: u64,

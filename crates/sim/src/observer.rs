@@ -152,6 +152,6 @@ fn sample(worker: &Worker, time: Nanos) -> TelemetrySample {
         prefill_tokens: row.prefill_tokens,
         decode_tokens: row.decode_tokens,
         preemptions: stats.preemptions,
-        busy: row.busy,
+        busy: worker.busy(time),
     }
 }

@@ -304,6 +304,12 @@ impl Worker {
         &self.row
     }
 
+    /// Time with a pass running until `at`. The counter holds passes in flight to their end; they follow
+    /// each other without a gap.
+    pub(crate) fn busy(&self, at: Nanos) -> Nanos {
+        self.row.busy.since(self.busy_until.since(at))
+    }
+
     pub(crate) fn events(&mut self) -> Option<&mut EventBuffer> {
         self.events.as_mut()
     }
