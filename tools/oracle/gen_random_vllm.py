@@ -4,11 +4,12 @@ A re-implementation is proven by replaying every scenario and comparing its trac
 one the real scheduler wrote. Hand-written scenarios cover what someone thought of; these cover the
 combinations nobody did. Each scenario depends on (seed, kind, index) only, so any one can be made again
 and a set from another seed is a fair unseen test. Standard library only; no engine is imported."""
-#   gen_random_vllm.py --out DIR --count N --seed S [--start K] [--nasty R] [--run PYTHON]
+#   gen_random_vllm.py --out DIR --count N --seed S [--start K] [--nasty R] [--options T] [--run PYTHON]
 #
 # writes DIR/scenarios/NAME.config.json and NAME.requests.jsonl for the random scenarios K .. K+N-1 and for R variants
 # of each hand-shaped one; with --run also DIR/golden/NAME.jsonl.gz (one process). The traces are then checked (nothing
-# failed, stuck or unfinished, under MAX_STEPS) and counted; --check does only that.
+# failed, stuck or unfinished, under MAX_STEPS) and counted; --check does only that. --options keeps the scenarios in
+# which it can switch on one of two options that all others leave alone, drawing from seed T, and names them ext_NAME.
 #
 # Ranges narrowed because they break the real engine or the driver, not because they are uninteresting:
 # - a request that cannot fit in the pool alone waits for ever (the engine relies on its API to refuse it);
@@ -690,6 +691,20 @@ def check(golden):
     return bad, count
 
 
+def with_options(made, seed):
+    """The scenarios again with an adaptive threshold where there is a threshold, and with fewer active seats in some."""
+    rng, kept = random.Random(seed), []
+    for name, cfg, reqs in sorted(made, key=lambda m: m[0]):
+        changed = {}
+        if cfg.get("long_prefill_token_threshold", 0) > 0:
+            changed["long_prefill_token_threshold_adaptive"] = True
+        if cfg.get("max_num_seqs", 128) > 2 and rng.random() < .3:
+            changed["max_num_active_seqs"] = rng.randrange(1, cfg["max_num_seqs"])
+        if changed:
+            kept.append(("ext_" + name, {**cfg, **changed, "name": "ext_" + name}, reqs))
+    return kept
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--out", required=True)
@@ -697,15 +712,18 @@ def main():
     ap.add_argument("--start", type=int, default=0, help="index of the first random scenario")
     ap.add_argument("--nasty", type=int, default=0, help="variants of each hand-shaped scenario")
     ap.add_argument("--seed", type=int, required=True)
+    ap.add_argument("--options", type=int, metavar="SEED", help="switch on options that the scenarios leave alone")
     ap.add_argument("--run", help="python of the environment that has vLLM")
     ap.add_argument("--check", action="store_true", help="check and count the golden traces that are there")
     a = ap.parse_args()
     inputs, golden = os.path.join(a.out, "scenarios"), os.path.join(a.out, "golden")
     os.makedirs(inputs, exist_ok=True)
     jobs = []
-    for kind, index in ([("rand", a.start + i) for i in range(a.count)] +
-                        [("nasty", i) for i in range(a.nasty * len(NASTY))]):
-        name, cfg, reqs = scenario(a.seed, kind, index)
+    made = [scenario(a.seed, kind, index) for kind, index in
+            [("rand", a.start + i) for i in range(a.count)] + [("nasty", i) for i in range(a.nasty * len(NASTY))]]
+    if a.options is not None:
+        made = with_options(made, a.options)
+    for name, cfg, reqs in made:
         c, q = (os.path.join(inputs, name + s) for s in (".config.json", ".requests.jsonl"))
         with open(c, "w") as f:
             json.dump(cfg, f, indent=1)

@@ -71,10 +71,10 @@ fn check(goldens: &[PathBuf], as_json: bool, stepper: Stepper) -> Result<(), Fai
         });
         serde_json::to_writer_pretty(&mut out, &summary).map_err(io::Error::from)
     } else {
-        results
-            .iter()
-            .try_for_each(|result| print_difference(&mut out, result))
-            .and_then(|()| write!(out, "{} scenarios, {steps} steps, {differing} differing", results.len()))
+        results.iter().try_for_each(|result| print_difference(&mut out, result)).and_then(|()| {
+            let plural = if results.len() == 1 { "" } else { "s" };
+            write!(out, "{} scenario{plural}, {steps} steps, {differing} differing", results.len())
+        })
     };
     printed.and_then(|()| writeln!(out)).map_err(Failure::output)?;
     if differing == 0 { Ok(()) } else { Err(Failure::Differences) }

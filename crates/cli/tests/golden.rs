@@ -157,7 +157,7 @@ fn one_changed_number_is_reported_with_step_key_and_both_values() {
         out(&done),
         format!(
             "async_pressure: 1 of 204 steps differ, first step 41\n  key    free_after_sched\n  \
-             ours   {right}\n  theirs {}\n1 scenarios, 204 steps, 1 differing\n",
+             ours   {right}\n  theirs {}\n1 scenario, 204 steps, 1 differing\n",
             right + 1
         )
     );
@@ -346,6 +346,18 @@ fn the_generator_writes_the_random_scenarios_from_their_seeds() {
         let row = readme.lines().find(|line| line.starts_with(&format!("| {name} |")));
         let seed = row.unwrap_or_else(|| panic!("{name} is not in the README")).split(" | ").nth(1).unwrap();
         assert!(same_scenario("vllm_random", &name, &made.path().join(seed)), "{name} of seed {seed}");
+    }
+}
+
+/// Those of two more options come from the random ones of seed 1.
+#[test]
+fn the_generator_switches_the_two_options_on() {
+    let made = tempdir().unwrap();
+    let arguments = ["--seed", "1", "--count", "300", "--nasty", "3", "--options", "7"];
+    if generate("gen_random_vllm.py", &arguments, made.path()) {
+        for name in golden_names("vllm_options") {
+            assert!(same_scenario("vllm_options", &name, made.path()), "{name}");
+        }
     }
 }
 
