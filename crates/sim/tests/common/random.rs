@@ -1,0 +1,206 @@
+//! Random deployments and workloads, small enough to run thousands and crowded enough to queue, preempt,
+//! evict, refuse and be cut off. A case is the text of a configuration and of a trace.
+
+use super::{Asked, Trial, lines, mooncake};
+use proptest::prelude::*;
+use windtunnel_engine::Nanos;
+
+/// A deployment and a workload, as text.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub config: String,
+    pub trace: String,
+    pub telemetry_us: u64,
+}
+
+impl Case {
+    pub fn load(&self) -> Trial {
+        let trial = Trial::load(&self.config, &[], &self.trace);
+        let mut trial = trial.unwrap_or_else(|error| panic!("{error}\n{}", self.config));
+        trial.telemetry_interval = Nanos(self.telemetry_us * 1000);
+        trial
+    }
+}
+
+/// Any case.
+pub fn case() -> impl Strategy<Value = Case> {
+    // Telemetry every 1 to 200 ms: with pass times of 0 nothing may depend on it.
+    (engine(), traffic(), 1_000u64..200_000, prop::option::of(1u32..60)).prop_map(
+        |(engine, (traffic, trace), telemetry_us, ttft_ms)| {
+            let sla = ttft_ms.map_or("{}".into(), |ms| format!("{{sla: {{ttft_ms: {ms}, itl_ms: 20}}}}"));
+            let config = format!("traffic: {traffic}\nengine: {engine}\nevaluation: {sla}\n");
+            Case { config, trace, telemetry_us }
+        },
+    )
+}
+
+fn engine() -> impl Strategy<Value = String> {
+    let pool = (
+        prop::sample::select(vec![1u32, 2, 4, 16]),
+        prop_oneof![4 => 6u32..40, 1 => Just(2000u32)],
+        any::<bool>(),
+        prop_oneof![2 => Just("max".to_owned()), 1 => (8u32..120).prop_map(|n| n.to_string())],
+    );
+    let word = |yes: &'static str, no: &'static str| {
+        prop::bool::weighted(0.3).prop_map(move |b| if b { yes } else { no })
+    };
+    let schedule = (
+        prop_oneof![Just(("native", "null")), Just(("native", "false")), Just(("aisimulate_0_13", "null"))],
+        (1u32..16, 0u32..64),
+        word("priority", "fcfs"),
+        word("fifo", "lifo"),
+        prop_oneof![3 => Just(1u32), 1 => 2u32..5],
+    );
+    let rules = (
+        prop_oneof![3 => Just(0u32), 1 => 1u32..30],
+        prop_oneof![3 => Just(0.0), 1 => 0.05f64..0.4],
+        prop::bool::weighted(0.8),
+        prop::option::weighted(0.15, 1u32..8),
+        prop::option::weighted(0.15, 1u64..300),
+    );
+    (pool, schedule, rules, timing(), 1u32..6).prop_map(|(pool, schedule, rules, timing, replicas)| {
+        let (block_size, blocks, caching, context) = pool;
+        let ((semantics, asynchronous), (seats, more), policy, mode, interval) = schedule;
+        let (threshold, watermark, reserve, queued_requests, queued_tokens) = rules;
+        let mode = if policy == "priority" { "lifo" } else { mode };
+        let interval = if semantics == "native" { interval } else { 1 };
+        // Prompts in chunks can take each other's blocks for ever; see the invariants of the engine.
+        let threshold = if reserve { threshold.min(context.parse().unwrap_or(u32::MAX)) } else { 0 };
+        let option = |n: Option<u64>| n.map_or("null".into(), |n| n.to_string());
+        let scheduler = format!(
+            "{{max_batched_tokens: {}, max_sequences: {seats}, async_scheduling: {asynchronous}, policy: {policy}, \
+             preemption_mode: {mode}, prefill_schedule_interval: {interval}, watermark: {watermark}, \
+             long_prefill_token_threshold: {threshold}, reserve_full_isl: {reserve}, \
+             max_num_queued_reqs: {}, max_num_queued_tokens: {}}}",
+            seats + more,
+            option(queued_requests.map(u64::from)),
+            option(queued_tokens),
+        );
+        let cache = format!(
+            "{{block_size: {block_size}, prefix_caching: {caching}, capacity: {{type: fixed, blocks: {blocks}}}}}"
+        );
+        format!(
+            "{{model: m, hardware: h, semantics: {semantics}, context_length: {context}, workers: {{aggregated: \
+             {{parallelism: {{replicas: {replicas}}}, scheduler: {scheduler}, kv_cache: {cache}, timing: {timing}}}}}}}"
+        )
+    })
+}
+
+fn timing() -> impl Strategy<Value = String> {
+    let ms = || prop_oneof![1 => Just(0.0), 3 => (0u32..40).prop_map(f64::from), 1 => 0.0f64..15.0];
+    prop_oneof![
+        3 => (ms(), ms()).prop_map(|(prefill, decode)| {
+            format!("{{type: fixed, prefill_ms: {prefill:?}, decode_ms: {decode:?}}}")
+        }),
+        2 => (ms(), 0.0f64..0.2, 0.0f64..0.01, prop::bool::ANY).prop_map(|(base, token, context, sum)| {
+            let composition = if sum { "sum" } else { "null" };
+            format!(
+                "{{type: linear, composition: {composition}, linear: {{base_ms: {base:?}, per_new_token_ms: {token:?}, \
+                 per_sequence_ms: {token:?}, per_context_token_ms: {context:?}}}}}"
+            )
+        }),
+        1 => (0.2f64..5.0).prop_map(|ratio| format!("{{type: polynomial, speedup_ratio: {ratio:?}}}")),
+    ]
+}
+
+/// `traffic` and the trace that it names.
+fn traffic() -> impl Strategy<Value = (String, String)> {
+    prop_oneof![
+        2 => synthetic().prop_map(|traffic| (traffic, String::new())),
+        3 => (trace("mooncake, block_size: 8"), rows()),
+        3 => (trace("requests"), asked()),
+    ]
+}
+
+fn synthetic() -> impl Strategy<Value = String> {
+    let rate = || prop_oneof![1.0f64..50.0, 50.0f64..2000.0];
+    let load = prop_oneof![
+        (rate(), any::<u32>()).prop_map(|(rate, seed)| format!(
+            "{{type: poisson, requests_per_second: {rate:?}, seed: {seed}}}"
+        )),
+        rate().prop_map(|rate| format!("{{type: constant_rate, requests_per_second: {rate:?}}}")),
+        (1u32..20).prop_map(|concurrency| format!("{{type: concurrency, concurrency: {concurrency}}}")),
+    ];
+    (1u32..60, 1u32..40, load, 1u32..50).prop_map(|(input, output, load, requests)| {
+        format!(
+            "{{source: {{type: synthetic, input_tokens: {input}, output_tokens: {output}}}, load: {load}, \
+             stop: {{requests: {requests}}}}}"
+        )
+    })
+}
+
+fn trace(format: &'static str) -> impl Strategy<Value = String> {
+    let load = prop_oneof![
+        2 => prop::sample::select(vec![0.5, 1.0, 3.0])
+            .prop_map(|speedup| format!("{{type: trace_timestamps, speedup: {speedup:?}}}")),
+        1 => (1u32..12).prop_map(|concurrency| format!("{{type: concurrency, concurrency: {concurrency}}}")),
+    ];
+    let cut = prop_oneof![
+        3 => Just("{}".to_owned()),
+        1 => (0.0f64..0.8).prop_map(|seconds| format!("{{max_virtual_time_seconds: {seconds:?}}}")),
+    ];
+    (load, cut).prop_map(move |(load, cut)| {
+        format!(
+            "{{source: {{type: trace, paths: [trace.jsonl], format: {format}}}, load: {load}, stop: {cut}}}"
+        )
+    })
+}
+
+/// Ascending arrivals in ms: often several at one instant, often on the grid of fixed pass times.
+fn arrivals(count: usize) -> impl Strategy<Value = Vec<f64>> {
+    let gap = prop_oneof![3 => Just(0.0), 3 => (0u32..30).prop_map(f64::from), 1 => 0.0f64..20.0];
+    prop::collection::vec(gap, count).prop_map(|gaps| {
+        gaps.into_iter()
+            .scan(0.0, |now, gap| {
+                *now += gap;
+                Some(*now)
+            })
+            .collect()
+    })
+}
+
+/// Lengths, and how much of the prompt is that of its family.
+fn sizes(count: usize) -> impl Strategy<Value = Vec<(u32, u32, u32, u32)>> {
+    let length = || prop_oneof![1u32..20, 1u32..60];
+    prop::collection::vec((length(), length(), 0u32..2, 0u32..80), count)
+}
+
+fn rows() -> impl Strategy<Value = String> {
+    (1usize..45).prop_flat_map(|n| (arrivals(n), sizes(n))).prop_map(|(arrivals, sizes)| {
+        let row = |(n, (at, (input, output, family, shared))): (u64, (f64, (u32, u32, u32, u32)))| {
+            let id = |i: u32| match i * 8 < shared {
+                true => u64::from(family * 100 + i),
+                false => 1000 + n * 100 + u64::from(i),
+            };
+            (at, input, output, (0..input.div_ceil(8)).map(id).collect())
+        };
+        let rows: Vec<_> = (0..).zip(arrivals.into_iter().zip(sizes)).map(row).collect();
+        mooncake(&rows)
+    })
+}
+
+fn asked() -> impl Strategy<Value = String> {
+    let ends = |n| prop::collection::vec((-1i32..2, prop::option::weighted(0.3, 0usize..40)), n);
+    (1usize..45).prop_flat_map(move |n| (arrivals(n), sizes(n), ends(n))).prop_map(
+        |(arrivals, sizes, ends)| {
+            let all: Vec<Asked> =
+                (0..arrivals.len()).map(|n| one_asked(n, arrivals[n], sizes[n], ends[n])).collect();
+            lines(&all)
+        },
+    )
+}
+
+fn one_asked(number: usize, arrival_ms: f64, size: (u32, u32, u32, u32), end: (i32, Option<usize>)) -> Asked {
+    let (input, outputs, family, shared) = size;
+    let own = 100_000 * (number as u32 + 1);
+    let token = |at: u32| if at < shared { family * 1000 + at } else { own + at };
+    let output: Vec<u32> = (input..input + outputs).map(token).collect();
+    Asked {
+        arrival_ms,
+        prompt: (0..input).map(token).collect(),
+        outputs,
+        stop: end.1.and_then(|at| output.get(at).copied()),
+        output,
+        priority: end.0,
+    }
+}

@@ -1,0 +1,386 @@
+//! The vLLM rows of a probe of AISimulate 0.13.0 (facts/reference-surface.md §5.11: aisimulate-core 0.13.0
+//! built and run) under `semantics: aisimulate_0_13`, with both steppers. Each row gives the settings that
+//! differ from the usual ones (one worker, blocks of 4, 64 blocks, 8 seats, budget 64, 10 and 2 ms) and
+//! what was printed: per request first admission, first token, last token (ms), output tokens, reused
+//! tokens and admissions, and metrics of the report.
+//!
+//! | rows | why |
+//! |---|---|
+//! | 01 02 06 09 10 11 15 16 18 20 21 23 24 27 28 29 36 40 41 42 43 | equal to the printed numbers |
+//! | 35 | times equal; two counts differ, each with its rule |
+//! | 14 19 30 | refused here, with the rule: `what_aisimulate_takes_and_a_real_engine_would_not` |
+//! | 03 07 13 31 32 33 37 38 44 | SGLang, not yet |
+//! | 08 12 26 | TensorRT-LLM, not yet |
+//! | 04 05 25 34 | prefill and decode apart, not yet |
+//! | 17 39 | several ranks in a worker, not yet |
+//! | 22 | speculative decoding, not yet |
+
+mod common;
+
+use common::{Asked, Output, SMALL, Trial, asked, lines, unlike};
+use windtunnel_sim::Stepper;
+
+const USUAL: [&str; 3] = [
+    "engine.semantics=aisimulate_0_13",
+    "engine.workers.aggregated.kv_cache={block_size: 4, capacity: {type: fixed, blocks: 64}}",
+    "traffic={source: {type: trace, format: requests, paths: [trace.jsonl]}, load: {type: trace_timestamps}}",
+];
+
+/// First admission, first token, last token (ms); outputs, reused tokens, admissions.
+type Line = (f64, f64, f64, u64, u64, u64);
+
+struct Probe {
+    name: &'static str,
+    settings: &'static [&'static str],
+    requests: Vec<Asked>,
+    printed: &'static [Line],
+    metrics: &'static [(&'static str, f64)],
+    differences: &'static [Difference],
+}
+
+/// A metric that was printed with another value, and the rule by which ours is what it is.
+struct Difference {
+    metric: &'static str,
+    printed: f64,
+    ours: f64,
+    rule: &'static str,
+}
+
+fn load(settings: &[&str], requests: &[Asked]) -> Result<Trial, windtunnel_config::ConfigError> {
+    let settings: Vec<&str> = USUAL.iter().chain(settings).copied().collect();
+    Trial::load(SMALL, &settings, &lines(requests))
+}
+
+/// Equal to the printed digits: the reference sums milliseconds, we sum nanoseconds.
+fn assert_close(got: Option<f64>, printed: f64, what: &str) {
+    let got = got.unwrap_or_else(|| panic!("{what} has no value"));
+    assert!((got - printed).abs() <= printed.abs() * 1e-9, "{what}: {got}, printed was {printed}");
+}
+
+fn check(probe: &Probe, output: &Output) {
+    for (i, &(admitted, first, last, outputs, reused, admissions)) in probe.printed.iter().enumerate() {
+        let what = |field: &str| format!("P{}, request {i}, {field}", probe.name);
+        for (field, printed) in
+            [("first_admit_ms", admitted), ("first_token_ms", first), ("last_token_ms", last)]
+        {
+            assert_close(output.of(i, field), printed, &what(field));
+        }
+        for (field, printed) in
+            [("output_length", outputs), ("reused_input_tokens", reused), ("admission_count", admissions)]
+        {
+            assert_eq!(output.of(i, field), Some(printed as f64), "{}", what(field));
+        }
+    }
+    for &(name, printed) in probe.metrics {
+        assert_close(output.metric(name), printed, &format!("P{}, {name}", probe.name));
+    }
+    for Difference { metric, printed, ours, rule } in probe.differences {
+        assert_close(output.metric(metric), *ours, &format!("P{}, {metric} ({rule})", probe.name));
+        assert_ne!(printed, ours);
+    }
+}
+
+#[test]
+fn what_was_printed_is_what_comes_out() {
+    for probe in probes() {
+        let trial = load(probe.settings, &probe.requests).unwrap_or_else(|e| panic!("P{}: {e}", probe.name));
+        for stepper in [Stepper::Plain, Stepper::Fast] {
+            let output = trial.run(stepper);
+            assert_eq!(output.requests().len(), probe.requests.len());
+            check(&probe, &output);
+        }
+    }
+}
+
+/// Prompts of which only the given tokens matter.
+fn same(arrivals: [f64; 2], prompts: [Vec<u32>; 2], outputs: [u32; 2]) -> Vec<Asked> {
+    let [first, second] = prompts;
+    vec![asked(arrivals[0], first, outputs[0]), asked(arrivals[1], second, outputs[1])]
+}
+
+fn probes() -> Vec<Probe> {
+    let eight: Vec<u32> = (0..8).collect();
+    let twice = |at| same([0.0, at], [eight.clone(), eight.clone()], [2, 2]);
+    vec![
+        Probe {
+            name: "01 8→4",
+            settings: &[],
+            requests: unlike(&[(0.0, 8, 4)]),
+            printed: &[(0.0, 10.0, 16.0, 4, 0, 1)],
+            metrics: &[
+                ("duration_ms", 16.0),
+                ("mean_tpot_ms", 2.0),
+                ("mean_itl_ms", 2.0),
+                ("committed_prefill_tokens", 8.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "02 a mixed pass: a 8→6 at 0, b 8→3 at 11",
+            settings: &[],
+            requests: unlike(&[(0.0, 8, 6), (11.0, 8, 3)]),
+            printed: &[(0.0, 10.0, 30.0, 6, 0, 1), (12.0, 24.0, 28.0, 3, 0, 1)],
+            metrics: &[
+                ("duration_ms", 30.0),
+                ("mean_ttft_ms", 11.5),
+                ("mean_tpot_ms", 3.0),
+                ("mean_itl_ms", 3.4285714285714284),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "06 the same 8 tokens at 0 and 100",
+            settings: &[],
+            requests: twice(100.0),
+            printed: &[(0.0, 10.0, 12.0, 2, 0, 1), (100.0, 110.0, 112.0, 2, 4, 1)],
+            metrics: &[
+                ("prefix_cache_reused_ratio", 0.25),
+                ("first_admission_prefix_cache_reused_ratio", 0.25),
+                ("committed_prefill_tokens", 12.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "09 the same 8 tokens in one pass",
+            settings: &[],
+            requests: twice(0.0),
+            printed: &[(0.0, 10.0, 12.0, 2, 0, 1), (0.0, 10.0, 12.0, 2, 4, 1)],
+            metrics: &[("prefix_cache_reused_ratio", 0.25), ("committed_prefill_tokens", 12.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "10 five blocks, two 8→8, LIFO",
+            settings: &["engine.workers.aggregated.kv_cache.capacity.blocks=5"],
+            requests: unlike(&[(0.0, 8, 8), (0.0, 8, 8)]),
+            printed: &[(0.0, 10.0, 24.0, 8, 0, 1), (0.0, 10.0, 48.0, 8, 4, 2)],
+            metrics: &[
+                ("duration_ms", 48.0),
+                ("mean_tpot_ms", 3.7142857142857144),
+                ("mean_itl_ms", 3.7142857142857153),
+                ("prefix_cache_reused_ratio", 0.25),
+                ("first_admission_prefix_cache_reused_ratio", 0.0),
+                ("committed_prefill_tokens", 21.0),
+                ("preemptions", 1.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "11 the same, FIFO",
+            settings: &[
+                "engine.workers.aggregated.kv_cache.capacity.blocks=5",
+                "engine.workers.aggregated.scheduler.preemption_mode=fifo",
+            ],
+            requests: unlike(&[(0.0, 8, 8), (0.0, 8, 8)]),
+            printed: &[(0.0, 10.0, 48.0, 8, 4, 2), (0.0, 10.0, 24.0, 8, 0, 1)],
+            metrics: &[("mean_tpot_ms", 3.7142857142857144), ("committed_prefill_tokens", 21.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "15 speedup 2, decode another 4",
+            settings: &[
+                "engine.workers.aggregated.timing.speedup_ratio=2",
+                "engine.workers.aggregated.timing.decode_speedup_ratio=4",
+            ],
+            requests: unlike(&[(0.0, 8, 4)]),
+            printed: &[(0.0, 5.0, 5.75, 4, 0, 1)],
+            metrics: &[("mean_itl_ms", 0.25), ("duration_ms", 5.75)],
+            differences: &[],
+        },
+        Probe {
+            name: "16 polynomial 1024→3, 64 blocks of 64",
+            settings: &[
+                "engine.workers.aggregated.kv_cache={block_size: 64, capacity: {type: fixed, blocks: 64}}",
+                "engine.workers.aggregated.scheduler.max_batched_tokens=8192",
+                "engine.workers.aggregated.timing={type: polynomial}",
+            ],
+            requests: unlike(&[(0.0, 1024, 3)]),
+            printed: &[(0.0, 32.490712, 67.788336, 3, 0, 1)],
+            metrics: &[("mean_ttft_ms", 32.490712), ("mean_itl_ms", 17.648812)],
+            differences: &[],
+        },
+        Probe {
+            name: "18 closed loop of one, three 8→2",
+            settings: &["traffic.load={type: concurrency, concurrency: 1}"],
+            requests: unlike(&[(0.0, 8, 2), (0.0, 8, 2), (0.0, 8, 2)]),
+            printed: &[(0.0, 10.0, 12.0, 2, 0, 1), (12.0, 22.0, 24.0, 2, 0, 1), (24.0, 34.0, 36.0, 2, 0, 1)],
+            metrics: &[("mean_ttft_ms", 10.0), ("max_ttft_ms", 10.0), ("duration_ms", 36.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "20 12→2 on two blocks",
+            settings: &["engine.workers.aggregated.kv_cache.capacity.blocks=2"],
+            requests: unlike(&[(0.0, 12, 2)]),
+            printed: &[],
+            metrics: &[
+                ("completed_requests", 0.0),
+                ("rejected_requests", 1.0),
+                ("duration_ms", 0.0),
+                ("committed_prefill_tokens", 0.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "21 20→2 with a budget of 8",
+            settings: &["engine.workers.aggregated.scheduler.max_batched_tokens=8"],
+            requests: unlike(&[(0.0, 20, 2)]),
+            printed: &[(0.0, 30.0, 32.0, 2, 0, 1)],
+            metrics: &[("prefill_passes", 3.0), ("committed_prefill_tokens", 20.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "23 8→1",
+            settings: &[],
+            requests: unlike(&[(0.0, 8, 1)]),
+            printed: &[(0.0, 10.0, 10.0, 1, 0, 1)],
+            // Its mean TPOT and ITL were printed as 0; here they have no value.
+            metrics: &[("num_tpot_samples", 0.0), ("num_itl_samples", 0.0), ("duration_ms", 10.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "24 8→5 with a context length of 10",
+            settings: &["engine.context_length=10"],
+            requests: unlike(&[(0.0, 8, 5)]),
+            printed: &[(0.0, 10.0, 12.0, 2, 0, 1)],
+            metrics: &[("total_output_tokens", 2.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "27 two workers, three 8→2",
+            settings: &["engine.workers.aggregated.parallelism.replicas=2"],
+            requests: unlike(&[(0.0, 8, 2), (0.0, 8, 2), (0.0, 8, 2)]),
+            printed: &[(0.0, 10.0, 12.0, 2, 0, 1), (0.0, 10.0, 12.0, 2, 0, 1), (0.0, 10.0, 12.0, 2, 0, 1)],
+            metrics: &[("duration_ms", 12.0), ("committed_prefill_tokens", 24.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "28 the same 8 tokens without prefix caching",
+            settings: &["engine.workers.aggregated.kv_cache.prefix_caching=false"],
+            requests: twice(100.0),
+            printed: &[(0.0, 10.0, 12.0, 2, 0, 1), (100.0, 110.0, 112.0, 2, 0, 1)],
+            metrics: &[("prefix_cache_reused_ratio", 0.0), ("committed_prefill_tokens", 16.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "29 end-to-end latencies 12, 14, 16, 18",
+            settings: &[],
+            requests: unlike(&[(0.0, 8, 2), (1000.0, 8, 3), (2000.0, 8, 4), (3000.0, 8, 5)]),
+            printed: &[
+                (0.0, 10.0, 12.0, 2, 0, 1),
+                (1000.0, 1010.0, 1014.0, 3, 0, 1),
+                (2000.0, 2010.0, 2016.0, 4, 0, 1),
+                (3000.0, 3010.0, 3018.0, 5, 0, 1),
+            ],
+            metrics: &[
+                ("mean_e2e_latency_ms", 15.0),
+                ("median_e2e_latency_ms", 16.0),
+                ("p75_e2e_latency_ms", 16.0),
+                ("p90_e2e_latency_ms", 18.0),
+                ("std_e2e_latency_ms", 2.23606797749979),
+                ("duration_ms", 3018.0),
+                ("request_throughput_rps", 1.3253810470510272),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "35 seven blocks, three 8→8",
+            settings: &["engine.workers.aggregated.kv_cache.capacity.blocks=7"],
+            requests: unlike(&[(0.0, 8, 8), (0.0, 8, 8), (0.0, 8, 8)]),
+            // b was printed with 12 reused tokens: see the ratio below.
+            printed: &[(0.0, 10.0, 24.0, 8, 0, 1), (0.0, 10.0, 40.0, 8, 8, 2), (0.0, 10.0, 48.0, 8, 0, 2)],
+            metrics: &[
+                ("duration_ms", 48.0),
+                ("mean_tpot_ms", 3.904761904761905),
+                ("mean_itl_ms", 3.904761904761904),
+                ("first_admission_prefix_cache_reused_ratio", 0.0),
+            ],
+            differences: &[
+                Difference {
+                    metric: "committed_prefill_tokens",
+                    printed: 33.0,
+                    ours: 34.0,
+                    rule: "b comes back with 12 of 13 tokens found and computes the last: one chunk of prefill",
+                },
+                Difference {
+                    metric: "prefix_cache_reused_ratio",
+                    printed: 12.0 / 24.0,
+                    ours: 8.0 / 24.0,
+                    rule: "of the 12, 4 are b's own output: reuse is a part of the prompts",
+                },
+            ],
+        },
+        Probe {
+            name: "36 six blocks, no cache: a 12→4, b 16→1 waits, c 4→1 behind it",
+            settings: &[
+                "engine.workers.aggregated.kv_cache.capacity.blocks=6",
+                "engine.workers.aggregated.kv_cache.prefix_caching=false",
+            ],
+            requests: unlike(&[(0.0, 12, 4), (0.0, 16, 1), (0.0, 4, 1)]),
+            printed: &[(0.0, 10.0, 16.0, 4, 0, 1), (16.0, 26.0, 26.0, 1, 0, 1), (16.0, 26.0, 26.0, 1, 0, 1)],
+            metrics: &[("duration_ms", 26.0), ("committed_prefill_tokens", 32.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "40 a budget of 10, a 8→4 and b 8→2",
+            settings: &["engine.workers.aggregated.scheduler.max_batched_tokens=10"],
+            requests: unlike(&[(0.0, 8, 4), (0.0, 8, 2)]),
+            printed: &[(0.0, 10.0, 26.0, 4, 0, 1), (0.0, 22.0, 24.0, 2, 0, 1)],
+            metrics: &[("mean_tpot_ms", 3.6666666666666665), ("mean_itl_ms", 4.5)],
+            differences: &[],
+        },
+        Probe {
+            name: "41 polynomial 64→2 and 128→2 together, 8 blocks of 64",
+            settings: &[
+                "engine.workers.aggregated.kv_cache={block_size: 64, capacity: {type: fixed, blocks: 8}}",
+                "engine.workers.aggregated.scheduler.max_batched_tokens=8192",
+                "engine.workers.aggregated.timing={type: polynomial}",
+            ],
+            requests: unlike(&[(0.0, 64, 2), (0.0, 128, 2)]),
+            printed: &[(0.0, 19.43216, 41.941396, 2, 0, 1), (0.0, 19.43216, 41.941396, 2, 0, 1)],
+            metrics: &[("mean_itl_ms", 22.509236), ("committed_prefill_tokens", 192.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "42 12 tokens, the first 10 the same",
+            settings: &[],
+            requests: same([0.0, 50.0], [(0..12).collect(), (0..10).chain([99, 98]).collect()], [1, 1]),
+            printed: &[(0.0, 10.0, 10.0, 1, 0, 1), (50.0, 60.0, 60.0, 1, 8, 1)],
+            metrics: &[("prefix_cache_reused_ratio", 1.0 / 3.0), ("committed_prefill_tokens", 16.0)],
+            differences: &[],
+        },
+        Probe {
+            name: "43 a second turn: prompt and output of the first, and two tokens more",
+            settings: &[],
+            requests: vec![
+                Asked { output: vec![1, 2, 3, 4], ..asked(0.0, 0..8, 4) },
+                asked(50.0, (0..8).chain([1, 2, 3, 4, 9, 9]), 1),
+            ],
+            // The last output token never gets a slot, so the block that it would fill is not cached.
+            printed: &[(0.0, 10.0, 16.0, 4, 0, 1), (50.0, 60.0, 60.0, 1, 8, 1)],
+            metrics: &[("prefix_cache_reused_ratio", 8.0 / 22.0), ("committed_prefill_tokens", 14.0)],
+            differences: &[],
+        },
+    ]
+}
+
+/// P14: speedup 0 means "unscaled" there, although its help says infinite. P19: a request without output
+/// completes after its prefill there; vLLM's sampling parameters refuse `max_tokens` 0. P30: without chunked
+/// prefill, a prompt of 20 and a budget of 8 end the run with "effect-free zero-duration pass" there; vLLM
+/// 0.33.0 (config/scheduler.py) refuses a budget below the context length.
+#[test]
+fn what_aisimulate_takes_and_a_real_engine_would_not() {
+    let refusal = |settings: &[&str]| match load(settings, &unlike(&[(0.0, 20, 2)])) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("not refused"),
+    };
+    let p14 = refusal(&["engine.workers.aggregated.timing.speedup_ratio=0"]);
+    assert!(p14.contains("engine.workers.aggregated.timing.speedup_ratio: got 0; "), "{p14}");
+    let p30 = refusal(&[
+        "engine.enable_chunked_prefill=false",
+        "engine.workers.aggregated.scheduler.max_batched_tokens=8",
+    ]);
+    assert!(p30.contains("max_batched_tokens: 8 must be at least context_length"), "{p30}");
+
+    let p19 = load(&[], &unlike(&[(0.0, 8, 0)])).unwrap().try_run(Stepper::Fast);
+    let p19 = p19.err().unwrap().to_string();
+    assert!(p19.ends_with("line 1: max_tokens: got 0; allowed is an integer from 1 to 16777216"), "{p19}");
+}

@@ -1,0 +1,349 @@
+//! Random deployments and workloads, run through the whole simulator. The plain and the fast stepper must
+//! write the same bytes, a second run must write them again, and every report must keep the invariants of
+//! facts/bug-cases.md, section 8, that show in a report.
+//!
+//! The cases are the same in every run. PROPTEST_CASES sets their number, PROPTEST_RNG_SEED draws others.
+
+mod common;
+
+use common::random::{Case, case};
+use common::{Output, SMALL, Trial};
+use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use windtunnel_config::Pace;
+use windtunnel_engine::{Nanos, OutputPlan};
+use windtunnel_sim::Stepper;
+
+fn runner(cases: u32) -> TestRunner {
+    let given = ProptestConfig::default();
+    TestRunner::new(ProptestConfig {
+        cases: if std::env::var_os("PROPTEST_CASES").is_some() { given.cases } else { cases },
+        rng_seed: match given.rng_seed {
+            RngSeed::Random => RngSeed::Fixed(20_261_130),
+            fixed => fixed,
+        },
+        failure_persistence: None,
+        max_shrink_iters: 5_000,
+        ..given
+    })
+}
+
+#[test]
+fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {
+    let met = RefCell::new(BTreeMap::<&str, u64>::new());
+    let done = runner(300).run(&case(), |case| {
+        let trial = case.load();
+        let plain = trial.run(Stepper::Plain);
+        let fast = trial.run(Stepper::Fast);
+        same_bytes(&plain, &fast);
+        same_bytes(&fast, &trial.run(Stepper::Fast));
+        consistent(&trial, &fast);
+        note(&mut met.borrow_mut(), &case, &fast);
+        Ok(())
+    });
+    println!("{:?}", met.borrow());
+    done.unwrap();
+    let met = met.into_inner();
+    for (what, least) in
+        [("completed", 1000), ("rejected", 200), ("unfinished", 30), ("preempted", 200), ("evicted", 1000)]
+    {
+        assert!(met[what] * 300 >= least * met["cases"], "{what}: {}", met[what]);
+    }
+}
+
+fn note(met: &mut BTreeMap<&str, u64>, case: &Case, output: &Output) {
+    let mut add = |what, count| *met.entry(what).or_default() += count;
+    add("cases", 1);
+    add("completed", output.count("completed_requests"));
+    add("rejected", output.count("rejected_requests"));
+    add("unfinished", output.count("unfinished_requests"));
+    add("preempted", output.count("preemptions"));
+    add("evicted", output.count("evicted_blocks"));
+    add("passes", output.count("passes"));
+    add("native", u64::from(case.config.contains("semantics: native")));
+    add("synchronous", u64::from(case.config.contains("async_scheduling: false")));
+    add("closed loop", u64::from(case.config.contains("load: {type: concurrency")));
+    add("cut off", u64::from(case.config.contains("max_virtual_time")));
+    add("synthetic", u64::from(case.config.contains("type: synthetic")));
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// 9, and the promise that the stepper does not show. Line by line, so that a failure can be read.
+fn same_bytes(one: &Output, other: &Output) {
+    for (what, one, other) in [
+        ("events", &one.events, &other.events),
+        ("requests", &one.requests, &other.requests),
+        ("telemetry", &one.telemetry, &other.telemetry),
+        ("prediction", &one.prediction, &other.prediction),
+    ] {
+        for (number, (a, b)) in text(one).lines().zip(text(other).lines()).enumerate() {
+            assert_eq!(a, b, "line {} of {what}", number + 1);
+        }
+        assert!(one == other, "{what}: {} and {} bytes", one.len(), other.len());
+    }
+}
+
+fn consistent(trial: &Trial, output: &Output) {
+    let requests = output.requests();
+    nobody_is_lost(trial, output, &requests);
+    stamps_are_in_order(&requests);
+    outputs_are_those_asked_for(trial, output, &requests);
+    percentiles_ascend(output);
+    shares_are_shares(trial, output, &requests);
+    events_tell_the_caches(trial, output);
+    telemetry_is_within_bounds(trial, output);
+    computed_tokens_add_up(trial, output, &requests);
+}
+
+/// 1. Sent = completed + rejected + unfinished, and all of a workload is sent unless it is cut off.
+fn nobody_is_lost(trial: &Trial, output: &Output, requests: &[Value]) {
+    let all = trial.experiment.workload.open().unwrap().count() as u64;
+    let count = |name: &str| output.count(name);
+    let (sent, unfinished) = (count("num_requests"), count("unfinished_requests"));
+    assert_eq!(requests.len() as u64, count("completed_requests") + count("rejected_requests"));
+    assert_eq!(sent, requests.len() as u64 + unfinished);
+    match trial.experiment.workload.max_virtual_time {
+        None => assert_eq!((sent, unfinished), (all, 0)),
+        Some(_) => assert!(sent <= all),
+    }
+    let numbers: Vec<u64> = requests.iter().map(|r| r["request_index"].as_u64().unwrap()).collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b) && numbers.iter().all(|&n| n < all));
+}
+
+/// 3. E2E ≥ TTFT ≥ queue time, and no stamp before the one that leads to it.
+fn stamps_are_in_order(requests: &[Value]) {
+    for request in requests {
+        let stamps = [
+            "arrival_time_ms",
+            "dispatched_at_ms",
+            "first_admit_ms",
+            "first_token_ms",
+            "last_token_ms",
+            "terminal_time_ms",
+        ];
+        let stamps: Vec<f64> = stamps.iter().filter_map(|stamp| request[stamp].as_f64()).collect();
+        assert!(stamps.is_sorted(), "{request}");
+        assert_eq!(stamps.len(), if request["terminal_status"] == "completed" { 6 } else { 2 });
+        if request["terminal_status"] == "completed" {
+            let of = |field: &str| request[field].as_f64().unwrap();
+            assert!(of("e2e_latency_ms") >= of("ttft_ms") && of("ttft_ms") >= 0.0);
+        }
+    }
+}
+
+/// 4 and 5. Every completed request gives the tokens that its plan says, preempted or not; the sum is that of
+/// the report, and n tokens have n − 1 gaps.
+fn outputs_are_those_asked_for(trial: &Trial, output: &Output, requests: &[Value]) {
+    let limit = trial.experiment.deployment.engine.max_model_len;
+    let plans: Vec<(u32, OutputPlan)> = trial
+        .experiment
+        .workload
+        .open()
+        .unwrap()
+        .map(|arrival| arrival.unwrap().request)
+        .map(|request| (request.prompt_tokens, request.output))
+        .collect();
+    let (mut tokens, mut gaps) = (0, 0);
+    for request in requests.iter().filter(|r| r["terminal_status"] == "completed") {
+        let (prompt, plan) = &plans[request["request_index"].as_u64().unwrap() as usize];
+        let most = plan.max_tokens.min(limit - prompt);
+        let expected = plan.stop_after.map_or(most, |stop| stop.min(most));
+        assert_eq!(request["output_length"], expected, "{request}");
+        let stopped = plan.stop_after == Some(expected);
+        assert_eq!(request["finish_reason"], if stopped { "stop" } else { "length" });
+        tokens += u64::from(expected);
+        gaps += u64::from(expected) - 1;
+    }
+    assert_eq!(output.count("total_output_tokens"), tokens);
+    let counted = output.count("num_itl_samples");
+    match output.count("unfinished_requests") {
+        0 => assert_eq!(counted, gaps),
+        _ => assert!(counted >= gaps, "requests cut off have gaps too"),
+    }
+}
+
+/// 6.
+fn percentiles_ascend(output: &Output) {
+    for metric in ["ttft_ms", "ttst_ms", "tpot_ms", "itl_ms", "e2e_latency_ms"] {
+        let statistics = ["min", "median", "p75", "p90", "p95", "p99", "max"];
+        let values: Vec<f64> =
+            statistics.iter().filter_map(|s| output.metric(&format!("{s}_{metric}"))).collect();
+        assert!(values.is_sorted() && (values.is_empty() || values.len() == 7), "{metric}: {values:?}");
+    }
+}
+
+/// 7 and 11.
+fn shares_are_shares(trial: &Trial, output: &Output, requests: &[Value]) {
+    for ratio in [
+        "prefix_cache_reused_ratio",
+        "first_admission_prefix_cache_reused_ratio",
+        "prefix_cache_hit_rate",
+        "peak_kv_usage",
+    ] {
+        assert!(output.metric(ratio).is_none_or(|share| (0.0..=1.0).contains(&share)), "{ratio}");
+    }
+    for request in requests {
+        let of = |field: &str| request[field].as_u64().unwrap();
+        assert!(of("first_admission_reused_input_tokens") < of("input_length").max(1));
+        assert!(of("reused_input_tokens") <= of("input_length"));
+    }
+    if !trial.experiment.deployment.engine.prefix_caching {
+        assert_eq!(output.metric("prefix_cache_reused_ratio").unwrap_or(0.0), 0.0);
+        assert!(output.events().iter().all(|event| event["event"] == "preempted"));
+    }
+}
+
+/// 10. Per worker: nothing is removed that is not there, nothing is stored before its parent, and evictions
+/// and preemptions are those of the report.
+fn events_tell_the_caches(trial: &Trial, output: &Output) {
+    let mut caches: HashMap<u64, HashMap<u64, u64>> = HashMap::new();
+    let (mut removed, mut preempted) = (0, 0);
+    let mut last = (0.0, 0);
+    for event in output.events() {
+        let worker = event["worker"].as_u64().unwrap();
+        let at = (event["time_ms"].as_f64().unwrap(), worker);
+        assert!(at >= last, "in order of time and worker");
+        last = at;
+        let cache = caches.entry(worker).or_default();
+        match event["event"].as_str().unwrap() {
+            "stored" => {
+                let parent = event["parent"].as_u64();
+                assert_eq!(parent.is_none(), event["first_block"] == 0);
+                assert!(parent.is_none_or(|parent| cache.contains_key(&parent)), "{event}");
+                for block in event["blocks"].as_array().unwrap() {
+                    *cache.entry(block.as_u64().unwrap()).or_default() += 1;
+                }
+            }
+            "removed" => {
+                let block = event["block"].as_u64().unwrap();
+                let copies = cache.get_mut(&block).unwrap_or_else(|| panic!("{event}"));
+                *copies -= 1;
+                if *copies == 0 {
+                    cache.remove(&block);
+                }
+                removed += 1;
+            }
+            _ => preempted += 1,
+        }
+    }
+    for cache in caches.values() {
+        let blocks: u64 = cache.values().sum();
+        assert!(blocks <= u64::from(trial.experiment.deployment.engine.usable_blocks()));
+    }
+    // What a cut-off run has scheduled but not completed is counted and not published.
+    let (evictions, preemptions) = (output.count("evicted_blocks"), output.count("preemptions"));
+    assert_eq!(preempted, preemptions);
+    match output.count("unfinished_requests") {
+        0 => assert_eq!(removed, evictions),
+        _ => assert!(removed <= evictions),
+    }
+}
+
+/// 2 and 8, as far as samples show: seats and blocks within their limits, counters that only grow.
+fn telemetry_is_within_bounds(trial: &Trial, output: &Output) {
+    let engine = &trial.experiment.deployment.engine;
+    let mut totals: HashMap<u64, [u64; 4]> = HashMap::new();
+    for sample in output.telemetry() {
+        let of = |field: &str| sample[field].as_u64().unwrap();
+        assert!(of("running") <= u64::from(engine.max_num_seqs));
+        assert!(of("kv_blocks_used") <= u64::from(engine.usable_blocks()));
+        assert!(of("running") > 0 || of("kv_blocks_used") == 0);
+        let nanos = sample["time_ms"].as_f64().unwrap() * 1e6;
+        assert_eq!(nanos.round() as u64 % trial.telemetry_interval.0, 0);
+        let counters = ["passes", "prefill_tokens", "decode_tokens", "preemptions"];
+        let now = counters.map(|counter| sample["total"][counter].as_u64().unwrap());
+        let before = totals.insert(of("worker"), now).unwrap_or_default();
+        assert!(before.iter().zip(now).all(|(&before, now)| before <= now), "{sample}");
+    }
+}
+
+/// What was computed is what had to be: without preemptions, stop tokens and a cut, every prompt token that
+/// was not found and every output token but the last, once.
+fn computed_tokens_add_up(trial: &Trial, output: &Output, requests: &[Value]) {
+    let prediction: Value = serde_json::from_slice(&output.prediction).unwrap();
+    let ranks = prediction["workers"].as_array().unwrap();
+    assert_eq!(ranks.len() as u32, trial.experiment.deployment.replicas.get());
+    let sum = |field: &str| ranks.iter().map(|rank| rank[field].as_u64().unwrap()).sum::<u64>();
+    let completed = || requests.iter().filter(|r| r["terminal_status"] == "completed");
+    let of = |request: &Value, field: &str| request[field].as_u64().unwrap();
+    let found = |request| of(request, "first_admission_reused_input_tokens");
+    let prompts: u64 = completed().map(|r| of(r, "input_length") - found(r)).sum();
+    let outputs: u64 = completed().map(|r| of(r, "output_length") - 1).sum();
+    let computed = (sum("prefill_tokens"), sum("decode_tokens"));
+    if output.count("preemptions") == 0 && output.count("unfinished_requests") == 0 {
+        let stopped = completed().filter(|r| r["finish_reason"] == "stop").count() as u64;
+        assert_eq!(computed.0, prompts);
+        // Asynchronous: a stop is learnt of when one token more is scheduled already.
+        assert!(computed.1 >= outputs && computed.1 <= outputs + stopped);
+    } else {
+        assert!(computed.0 + computed.1 >= prompts + outputs);
+    }
+    for rank in ranks {
+        let busy = rank["busy_ms"].as_f64().unwrap();
+        assert!(busy >= 0.0 && rank["prefix_cache_hits"].as_u64() <= rank["prefix_cache_queries"].as_u64());
+    }
+}
+
+/// 13. Passes that take no time: open and closed loop, asynchronous or not, all requests end, at the instant
+/// at which they could start.
+#[test]
+fn passes_that_take_no_time_come_to_an_end() {
+    let instant = "engine.workers.aggregated.timing={type: fixed, prefill_ms: 0, decode_ms: 0}";
+    let loads = [
+        "traffic={load: {type: constant_rate, requests_per_second: 10}, stop: {requests: 40}}",
+        "traffic={load: {type: poisson, requests_per_second: 1000}, stop: {requests: 40}}",
+        "traffic={load: {concurrency: 7}, stop: {requests: 40}}",
+    ];
+    for load in loads {
+        for asynchronous in ["true", "false"] {
+            for blocks in ["90", "1000"] {
+                let asynchronous =
+                    format!("engine.workers.aggregated.scheduler.async_scheduling={asynchronous}");
+                let blocks = format!("engine.workers.aggregated.kv_cache.capacity.blocks={blocks}");
+                let overrides = [instant, load, &asynchronous, &blocks];
+                let trial = Trial::load(SMALL, &overrides, "").unwrap();
+                let plain = trial.run(Stepper::Plain);
+                let fast = trial.run(Stepper::Fast);
+                same_bytes(&plain, &fast);
+                assert_eq!(fast.count("completed_requests"), 40);
+                assert_eq!(
+                    (fast.metric("max_e2e_latency_ms"), fast.metric("max_itl_ms")),
+                    (Some(0.0), Some(0.0))
+                );
+                assert_eq!(fast.metric("max_output_token_throughput_per_user"), None);
+                if trial.experiment.workload.pace != Pace::Arrivals {
+                    assert_eq!(fast.metric("duration_ms"), Some(0.0));
+                }
+            }
+        }
+    }
+}
+
+/// Instants after the cut are not run, in open and closed loop; what is in flight stays unfinished.
+#[test]
+fn a_cut_ends_the_run_at_its_instant() {
+    let rows: Vec<_> =
+        (0..20u64).map(|n| (f64::from(n as u32) * 5.0, 20, 50, vec![3 * n, 3 * n + 1, 3 * n + 2])).collect();
+    let trace = common::mooncake(&rows);
+    for load in ["{type: trace_timestamps}", "{type: concurrency, concurrency: 3}"] {
+        let traffic = format!(
+            "traffic={{source: {{type: trace, paths: [trace.jsonl], block_size: 8}}, load: {load}, \
+             stop: {{max_virtual_time_seconds: 0.13}}}}"
+        );
+        let trial = Trial::load(SMALL, &[&traffic], &trace).unwrap();
+        let output = trial.run(Stepper::Fast);
+        same_bytes(&trial.run(Stepper::Plain), &output);
+        assert!(output.count("unfinished_requests") > 0);
+        for request in output.requests() {
+            assert!(request["terminal_time_ms"].as_f64().unwrap() <= 130.0);
+        }
+        let end = Nanos(130_000_000);
+        assert_eq!(output.metric("decode_worker_seconds"), Some(end.as_seconds()));
+    }
+}
