@@ -40,6 +40,9 @@ fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {
         let fast = trial.run(Stepper::Fast);
         same_bytes(&plain, &fast);
         same_bytes(&fast, &trial.run(Stepper::Fast));
+        let unwatched = trial.run_unwatched(Stepper::Fast);
+        assert!(unwatched.prediction == fast.prediction, "looking changes nothing");
+        assert!(unwatched.requests == fast.requests, "looking changes nothing");
         consistent(&trial, &fast);
         note(&mut met.borrow_mut(), &case, &fast);
         Ok(())
@@ -92,6 +95,7 @@ fn same_bytes(one: &Output, other: &Output) {
 fn consistent(trial: &Trial, output: &Output) {
     let requests = output.requests();
     nobody_is_lost(trial, output, &requests);
+    workers_take_turns(trial, &requests);
     stamps_are_in_order(&requests);
     outputs_are_those_asked_for(trial, output, &requests);
     percentiles_ascend(output);
@@ -114,6 +118,15 @@ fn nobody_is_lost(trial: &Trial, output: &Output, requests: &[Value]) {
     }
     let numbers: Vec<u64> = requests.iter().map(|r| r["request_index"].as_u64().unwrap()).collect();
     assert!(numbers.is_sorted_by(|a, b| a < b) && numbers.iter().all(|&n| n < all));
+}
+
+/// Every request, refused or not, goes to the worker whose turn it is.
+fn workers_take_turns(trial: &Trial, requests: &[Value]) {
+    let workers = u64::from(trial.experiment.deployment.replicas.get());
+    for request in requests {
+        let turn = request["request_index"].as_u64().unwrap() % workers;
+        assert_eq!(request["decode_worker_idx"], turn, "{request}");
+    }
 }
 
 /// 3. E2E ≥ TTFT ≥ queue time, and no stamp before the one that leads to it.
@@ -322,6 +335,37 @@ fn passes_that_take_no_time_come_to_an_end() {
                 }
             }
         }
+    }
+}
+
+/// Workers run ahead of each other, and yet each lives as if it were alone: three workers give each request
+/// the stamps that it gets when its worker's share of the trace is run on one.
+#[test]
+fn a_worker_among_others_is_a_worker_alone() {
+    let size = |n: u32| (f64::from(n / 3 * (n % 7)), 10 + n * 11 % 50, 1 + n * 5 % 40);
+    let all: Vec<_> = (0..90)
+        .map(size)
+        .scan(0.0, |now, (gap, prompt, outputs)| {
+            *now += if prompt > 30 { gap / 20.0 } else { 0.0 };
+            Some((*now, prompt, outputs))
+        })
+        .collect();
+    assert!(all[2].0 == 0.0, "each share begins at 0");
+    let small_pool = "engine.workers.aggregated.kv_cache.capacity.blocks=14";
+    let stamps = |requests: &[(f64, u32, u32)], replicas: u32| -> Vec<Vec<Value>> {
+        let replicas = format!("engine.workers.aggregated.parallelism.replicas={replicas}");
+        let trial = Trial::small(&[small_pool, &replicas], &common::unlike(requests));
+        let fields =
+            ["arrival_time_ms", "first_admit_ms", "first_token_ms", "last_token_ms", "preemption_count"];
+        let of = |request: Value| fields.map(|field| request[field].clone()).to_vec();
+        trial.run(Stepper::Fast).requests().into_iter().map(of).collect()
+    };
+    let together = stamps(&all, 3);
+    assert!(together.iter().any(|stamps| stamps[4].as_u64() > Some(0)), "somebody is preempted");
+    for worker in 0..3 {
+        let share: Vec<_> = all.iter().skip(worker).step_by(3).copied().collect();
+        let expected: Vec<_> = together.iter().skip(worker).step_by(3).cloned().collect();
+        assert_eq!(stamps(&share, 1), expected, "worker {worker}");
     }
 }
 

@@ -6,6 +6,7 @@ pub mod random;
 
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -64,20 +65,29 @@ impl Trial {
 
     /// The same, for runs that may fail.
     pub fn try_run(&self, stepper: Stepper) -> Result<Output, SimError> {
+        self.execute(stepper, true)
+    }
+
+    /// Runs it without event log and telemetry.
+    pub fn run_unwatched(&self, stepper: Stepper) -> Output {
+        self.execute(stepper, false).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn execute(&self, stepper: Stepper, watched: bool) -> Result<Output, SimError> {
         let interrupt = Arc::new(AtomicBool::new(false));
-        let watched = interrupt.clone();
+        let raised = interrupt.clone();
         let (ended, wait) = channel::<()>();
         let watchdog = std::thread::spawn(move || {
             if wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                watched.store(true, Ordering::Relaxed);
+                raised.store(true, Ordering::Relaxed);
             }
         });
         let (mut events, mut telemetry) = (Vec::new(), Vec::new());
         let options = Options {
             stepper,
             capture: true,
-            events: Some(Box::new(&mut events)),
-            telemetry: Some(TelemetryOptions {
+            events: watched.then(|| Box::new(&mut events) as Box<dyn Write>),
+            telemetry: watched.then(|| TelemetryOptions {
                 interval: self.telemetry_interval,
                 out: Box::new(&mut telemetry),
             }),
@@ -177,7 +187,7 @@ pub fn asked(arrival_ms: f64, prompt: impl IntoIterator<Item = u32>, outputs: u3
 pub fn unlike(requests: &[(f64, u32, u32)]) -> Vec<Asked> {
     (1..)
         .zip(requests)
-        .map(|(n, &(at, prompt, outputs))| asked(at, n * 10_000_000..n * 10_000_000 + prompt, outputs))
+        .map(|(n, &(at, prompt, outputs))| asked(at, n * 1_000_000..n * 1_000_000 + prompt, outputs))
         .collect()
 }
 
