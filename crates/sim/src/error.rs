@@ -1,7 +1,7 @@
 //! What can stop a run.
 
 use thiserror::Error;
-use windtunnel_engine::vllm;
+use windtunnel_engine::{Nanos, vllm};
 use windtunnel_traffic::TrafficError;
 
 /// Requests named in an error at most.
@@ -21,6 +21,17 @@ pub enum SimError {
     Stuck {
         /// Their numbers in the workload.
         requests: Vec<u64>,
+    },
+    /// A pass would end after the longest possible run.
+    #[error(
+        "worker {worker}: a pass of {} ms would end later than 292 years after the start; the timing of the \
+         workers or the times of the workload are too large", .duration.as_ms()
+    )]
+    Endless {
+        /// The worker.
+        worker: u32,
+        /// How long the pass takes.
+        duration: Nanos,
     },
     /// The event log cannot be written.
     #[error("event log: {0}")]

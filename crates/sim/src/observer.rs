@@ -5,6 +5,7 @@
 
 use crate::error::SimError;
 use crate::worker::Worker;
+use std::collections::VecDeque;
 use std::io::Write;
 use windtunnel_engine::{KvEvents, Nanos, RequestId};
 use windtunnel_report::{EventLog, PassStamp, Role, TelemetrySample, TelemetryWriter};
@@ -16,6 +17,8 @@ const EVENT_WINDOW: Nanos = Nanos(1_000_000_000);
 #[derive(Default)]
 pub(crate) struct EventBuffer {
     entries: Vec<Entry>,
+    /// Preemptions of passes that have not ended.
+    decided: VecDeque<(u64, RequestId)>,
 }
 
 struct Entry {
@@ -30,11 +33,20 @@ enum What {
 }
 
 impl EventBuffer {
-    pub(crate) fn preempted(&mut self, time: Nanos, pass: u64, id: RequestId) {
-        self.entries.push(Entry { time, pass, what: What::Preempted(id) });
+    /// A request lost its blocks when pass `pass` was scheduled. Like the cache events of that pass, it is
+    /// told when the pass ends.
+    pub(crate) fn preempted(&mut self, pass: u64, id: RequestId) {
+        self.decided.push_back((pass, id));
     }
 
+    /// Pass `pass` ended.
     pub(crate) fn published(&mut self, time: Nanos, pass: u64, events: &KvEvents) {
+        while let Some(&(decided, id)) = self.decided.front()
+            && decided <= pass
+        {
+            self.decided.pop_front();
+            self.entries.push(Entry { time, pass, what: What::Preempted(id) });
+        }
         if !events.is_empty() {
             let what = What::Cache(Box::new(events.clone()));
             self.entries.push(Entry { time, pass, what });
@@ -59,11 +71,20 @@ pub(crate) struct Telemetry<'a> {
     pub(crate) writer: TelemetryWriter<Box<dyn Write + 'a>>,
     pub(crate) interval: Nanos,
     pub(crate) next: Nanos,
+    /// The instant sampled last.
+    last: Option<Nanos>,
 }
 
 impl<'a> Telemetry<'a> {
     pub(crate) fn new(out: Box<dyn Write + 'a>, interval: Nanos) -> Telemetry<'a> {
-        Telemetry { writer: TelemetryWriter::new(out), interval, next: interval }
+        Telemetry { writer: TelemetryWriter::new(out), interval, next: interval, last: None }
+    }
+}
+
+impl Telemetry<'_> {
+    fn sample(&mut self, workers: &[Worker], now: Nanos) -> Result<(), SimError> {
+        self.last = Some(now);
+        workers.iter().try_for_each(|w| self.writer.sample(&sample(w, now))).map_err(SimError::Telemetry)
     }
 }
 
@@ -88,9 +109,7 @@ impl Observer<'_> {
             && telemetry.next == now
         {
             telemetry.next = now + telemetry.interval;
-            for worker in workers.iter() {
-                telemetry.writer.sample(&sample(worker, now)).map_err(SimError::Telemetry)?;
-            }
+            telemetry.sample(workers, now)?;
         }
         if let Some(events) = &mut self.events
             && events.next == now
@@ -101,8 +120,14 @@ impl Observer<'_> {
         Ok(())
     }
 
-    /// Hands everything on to the destinations.
-    pub(crate) fn finish(&mut self) -> Result<(), SimError> {
+    /// The run ended at `end`: a last sample, all events, and everything handed on to its destination.
+    pub(crate) fn finish(&mut self, workers: &mut [Worker], end: Nanos) -> Result<(), SimError> {
+        self.write_events(workers)?;
+        if let Some(telemetry) = &mut self.telemetry
+            && telemetry.last != Some(end)
+        {
+            telemetry.sample(workers, end)?;
+        }
         if let Some(events) = self.events.take() {
             events.log.into_inner().flush().map_err(SimError::Events)?;
         }
@@ -113,7 +138,7 @@ impl Observer<'_> {
     }
 
     /// Writes all events buffered so far.
-    pub(crate) fn write_events(&mut self, workers: &mut [Worker]) -> Result<(), SimError> {
+    fn write_events(&mut self, workers: &mut [Worker]) -> Result<(), SimError> {
         let Some(Events { log, .. }) = &mut self.events else { return Ok(()) };
         let mut all: Vec<(u32, Entry)> = Vec::new();
         for worker in workers {

@@ -3,6 +3,8 @@
 use crate::error::SimError;
 use crate::observer::{Events, Observer, Telemetry};
 use crate::worker::Worker;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,6 +82,8 @@ struct Run<'a> {
     interrupt: Arc<AtomicBool>,
     sent: u64,
     cutoff: Nanos,
+    /// Closed loop: when workers next do something. An entry that no longer holds is dropped when seen.
+    agenda: BinaryHeap<Reverse<(Nanos, usize)>>,
 }
 
 impl<'a> Run<'a> {
@@ -109,6 +113,7 @@ impl<'a> Run<'a> {
             progress: options.progress,
             interrupt: options.interrupt,
             sent: 0,
+            agenda: BinaryHeap::new(),
             cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
         })
     }
@@ -119,15 +124,20 @@ impl<'a> Run<'a> {
             Pace::Arrivals => self.open_loop(&mut source)?,
             Pace::Concurrency(seats) => self.closed_loop(&mut source, u64::from(seats.get()))?,
         }
-        self.observer.write_events(&mut self.workers)?;
-        self.observer.finish()?;
+        self.check_interrupt()?;
         let unfinished: u64 = self.workers.iter().map(|w| w.unfinished() as u64).sum();
         if unfinished > 0 && self.cutoff == Nanos::NEVER {
             let mut requests: Vec<u64> = self.workers.iter().flat_map(Worker::unfinished_requests).collect();
             requests.sort_unstable();
             return Err(SimError::Stuck { requests });
         }
-        Ok(self.report(unfinished))
+        // A run that was cut off lasted until then; any other one until its last pass or arrival.
+        let end = match unfinished {
+            0 => self.workers.iter().map(Worker::now).max().unwrap_or(Nanos::ZERO),
+            _ => self.cutoff,
+        };
+        self.observer.finish(&mut self.workers, end)?;
+        Ok(self.report(unfinished, end))
     }
 
     /// Requests come at the times of their source, whatever becomes of those before them.
@@ -147,7 +157,12 @@ impl<'a> Run<'a> {
             if next == Nanos::NEVER || next > cutoff {
                 break;
             }
-            self.observe_before(next + Nanos(1))?;
+            self.settle(next);
+            if !self.busy() && self.workers.iter().all(|w| w.now() < next) {
+                break;
+            }
+            self.observer.look(&mut self.workers, next)?;
+            self.check_interrupt()?;
         }
         for at in 0..self.workers.len() {
             self.workers[at].run_until(cutoff, false);
@@ -159,35 +174,80 @@ impl<'a> Run<'a> {
     /// A number of requests is kept in flight; the next is sent when one ends.
     fn closed_loop(&mut self, source: &mut Source, seats: u64) -> Result<(), SimError> {
         self.fill(source, seats, Nanos::ZERO)?;
-        loop {
-            let Some((at, now, others)) = self.next_worker() else { return Ok(()) };
+        while let Some((now, at)) = self.next_due() {
             if now > self.cutoff {
-                return Ok(());
+                break;
             }
             self.observe_before(now)?;
+            let others = self.next_due_but(at).map_or(Nanos::NEVER, |(instant, _)| instant);
             let mut ended_at = now;
+            let mut due = vec![at];
             if others > now {
                 // Alone until another worker does something, unless a request ends.
                 let horizon = others.min(self.cutoff).min(self.observer.next_instant());
                 self.workers[at].run_until(horizon, true);
                 ended_at = self.workers[at].now();
-                if ended_at == others {
-                    self.workers.iter_mut().for_each(|w| w.run_until(others, false));
-                }
-            } else {
-                self.workers.iter_mut().for_each(|w| w.run_until(now, false));
             }
-            let ended = self.take_ended();
-            if ended > 0 {
-                self.fill(source, ended, ended_at)?;
-            } else {
-                // Every pass end of this instant and what followed from it is done.
-                for worker in &mut self.workers {
-                    worker.schedule_at(now);
+            // Pass ends of one instant come before what follows from any of them.
+            self.take_due(ended_at, &mut due);
+            for &worker in &due {
+                self.workers[worker].run_until(ended_at, false);
+            }
+            let ended: u64 = due.iter().map(|&worker| self.workers[worker].take_ended()).sum();
+            if ended == 0 {
+                for &worker in &due {
+                    self.workers[worker].schedule_at(now);
                 }
             }
+            due.into_iter().for_each(|worker| self.note_due(worker));
+            self.fill(source, ended, ended_at)?;
             self.check_interrupt()?;
         }
+        Ok(())
+    }
+
+    /// Enters when a worker next does something.
+    fn note_due(&mut self, worker: usize) {
+        let instant = self.workers[worker].next_instant();
+        if instant < Nanos::NEVER {
+            self.agenda.push(Reverse((instant, worker)));
+        }
+    }
+
+    /// The worker that does something next, the first of several, and when.
+    fn next_due(&mut self) -> Option<(Nanos, usize)> {
+        while let Some(&Reverse((instant, worker))) = self.agenda.peek() {
+            if self.workers[worker].next_instant() == instant {
+                return Some((instant, worker));
+            }
+            // The worker has moved on since, and another entry says to when.
+            self.agenda.pop();
+        }
+        None
+    }
+
+    /// The same among the workers other than `but`, whose entries are taken out.
+    fn next_due_but(&mut self, but: usize) -> Option<(Nanos, usize)> {
+        loop {
+            let next = self.next_due()?;
+            if next.1 != but {
+                return Some(next);
+            }
+            self.agenda.pop();
+        }
+    }
+
+    /// Takes out the workers that do something at `instant`.
+    fn take_due(&mut self, instant: Nanos, into: &mut Vec<usize>) {
+        while let Some((due, worker)) = self.next_due()
+            && due <= instant
+        {
+            self.agenda.pop();
+            into.push(worker);
+        }
+        // A worker may have several entries for one instant.
+        into.sort_unstable();
+        into.dedup();
     }
 
     /// Sends `seats` requests at `now`, and one more for each that is refused at once.
@@ -197,39 +257,24 @@ impl<'a> Run<'a> {
             let Some(arrival) = source.next() else { return Ok(()) };
             let mut arrival = arrival?;
             arrival.request.arrival = now;
-            self.send(arrival, now)?;
-            seats += self.take_ended();
+            let worker = self.send(arrival, now)?;
+            seats += self.workers[worker].take_ended();
+            self.note_due(worker);
         }
         Ok(())
     }
 
-    fn send(&mut self, arrival: Arrival, now: Nanos) -> Result<(), SimError> {
-        let worker = &mut self.workers[self.router.pick(self.deployment.replicas) as usize];
+    /// Places a request on a worker, and tells which.
+    fn send(&mut self, arrival: Arrival, now: Nanos) -> Result<usize, SimError> {
+        let at = self.router.pick(self.deployment.replicas) as usize;
+        let worker = &mut self.workers[at];
         worker.run_until(now, false);
         worker.submit(arrival, now);
         self.sent += 1;
         if self.sent.is_multiple_of(PROGRESS_STEP) {
             self.tick(now)?;
         }
-        Ok(())
-    }
-
-    fn take_ended(&mut self) -> u64 {
-        self.workers.iter_mut().map(Worker::take_ended).sum()
-    }
-
-    /// The worker that does something next, when, and when the first of the others does.
-    fn next_worker(&self) -> Option<(usize, Nanos, Nanos)> {
-        let (mut first, mut second) = ((0, Nanos::NEVER), Nanos::NEVER);
-        for (at, worker) in self.workers.iter().enumerate() {
-            let instant = worker.next_instant();
-            if instant < first.1 {
-                (first, second) = ((at, instant), first.1);
-            } else {
-                second = second.min(instant);
-            }
-        }
-        (first.1 < Nanos::NEVER).then_some((first.0, first.1, second))
+        Ok(at)
     }
 
     fn busy(&self) -> bool {
@@ -243,14 +288,19 @@ impl<'a> Run<'a> {
             if instant >= now {
                 return Ok(());
             }
-            for worker in &mut self.workers {
-                worker.run_until(instant, false);
-                while worker.schedule_at(instant) {
-                    worker.run_until(instant, false);
-                }
-            }
+            self.settle(instant);
             self.observer.look(&mut self.workers, instant)?;
             self.check_interrupt()?;
+        }
+    }
+
+    /// Lets every worker do all that it does up to and at `instant`.
+    fn settle(&mut self, instant: Nanos) {
+        for worker in &mut self.workers {
+            worker.run_until(instant, false);
+            while worker.schedule_at(instant) {
+                worker.run_until(instant, false);
+            }
         }
     }
 
@@ -262,24 +312,21 @@ impl<'a> Run<'a> {
     }
 
     fn check_interrupt(&self) -> Result<(), SimError> {
-        match self.interrupt.load(Ordering::Relaxed) {
-            true => Err(SimError::Interrupted),
-            false => Ok(()),
+        if !self.interrupt.load(Ordering::Relaxed) {
+            return Ok(());
         }
+        let endless =
+            |w: &Worker| w.endless().map(|duration| SimError::Endless { worker: w.index(), duration });
+        Err(self.workers.iter().find_map(endless).unwrap_or(SimError::Interrupted))
     }
 
-    fn report(self, unfinished: u64) -> Report {
-        // A run that was cut off lasted until then; any other one until its last pass or arrival.
-        let end = match unfinished {
-            0 => self.workers.iter().map(Worker::now).max().unwrap_or(Nanos::ZERO),
-            _ => self.cutoff,
-        };
+    fn report(self, unfinished: u64, end: Nanos) -> Report {
         let replicas = u128::from(self.deployment.replicas.get());
         let percentiles = match self.deployment.semantics {
             Semantics::Native => PercentileMethod::Linear,
             Semantics::Aisimulate013 => PercentileMethod::NearestRankRound,
         };
-        let end = RunEnd {
+        let run_end = RunEnd {
             end,
             unfinished,
             prefill: Pool::default(),
@@ -289,6 +336,6 @@ impl<'a> Run<'a> {
             },
             percentiles,
         };
-        Report::new(self.workers.into_iter().map(Worker::into_collector), &end)
+        Report::new(self.workers.into_iter().map(|w| w.into_collector(end)), &run_end)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::Deployment;
 use windtunnel_engine::vllm::{Config, ConfigError, Rank, RankStats, Stepper};
-use windtunnel_engine::{FinishReason, Nanos, Outcome, Scheduled, Shape};
+use windtunnel_engine::{FinishReason, MAX_NANOS, Nanos, Outcome, Scheduled, Shape};
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, CollectorOptions, RankRow, Refusal, RequestRecord, Role};
 use windtunnel_traffic::Arrival;
@@ -18,12 +18,20 @@ use windtunnel_traffic::Arrival;
 /// as many as can be in flight, plus one that shows that nothing changed.
 const EMPTY_PASSES: u32 = 3;
 
-/// A pass in flight.
+/// A pass in flight, and what it adds to the counters when it ends.
 #[derive(Clone, Copy, Debug)]
 struct Flying {
     number: u64,
+    start: Nanos,
     end: Nanos,
-    tokens: u64,
+    prefill_tokens: u64,
+    decode_tokens: u64,
+}
+
+impl Flying {
+    fn tokens(&self) -> u64 {
+        self.prefill_tokens + self.decode_tokens
+    }
 }
 
 /// One worker of one rank.
@@ -50,7 +58,9 @@ pub(crate) struct Worker {
     /// Requests ended since the run last asked.
     ended: u64,
     events: Option<EventBuffer>,
+    /// Stops the run: raised from outside, or here when a pass would end beyond all time.
     interrupt: Arc<AtomicBool>,
+    endless: Option<Nanos>,
 }
 
 impl Worker {
@@ -83,6 +93,7 @@ impl Worker {
             ended: 0,
             events: log_events.then(EventBuffer::default),
             interrupt,
+            endless: None,
         })
     }
 
@@ -187,20 +198,28 @@ impl Worker {
     fn schedule(&mut self, now: Nanos) {
         let scheduled = self.rank.schedule();
         let duration = self.timing.pass_duration(&scheduled.shape());
-        let tokens = scheduled.tokens;
         let start = now.max(self.busy_until);
-        let pass = Flying { number: self.next_pass, end: start + duration, tokens };
-        note_scheduled(scheduled, &mut self.live, start, self.last_end, &mut self.row);
+        let pass = Flying {
+            number: self.next_pass,
+            start,
+            end: start + duration,
+            prefill_tokens: scheduled.prefill_tokens,
+            decode_tokens: scheduled.tokens - scheduled.prefill_tokens,
+        };
+        note_scheduled(scheduled, &mut self.live, start, self.last_end);
         if let Some(events) = &mut self.events {
             for slot in &scheduled.preempted {
-                events.preempted(now, pass.number, self.live[slot.0 as usize].id);
+                events.preempted(pass.number, self.live[slot.0 as usize].id);
             }
         }
-        self.row.busy += duration;
+        if pass.end.0 >= MAX_NANOS {
+            self.endless = Some(duration);
+            self.interrupt.store(true, Ordering::Relaxed);
+        }
         self.next_pass += 1;
         self.busy_until = pass.end;
         self.flying.push_back(pass);
-        self.empty_passes = if tokens == 0 { self.empty_passes + 1 } else { 0 };
+        self.empty_passes = if pass.tokens() == 0 { self.empty_passes + 1 } else { 0 };
         let another = self.flying.len() < self.depth && self.rank.has_work();
         self.due = another.then_some(now);
     }
@@ -212,8 +231,9 @@ impl Worker {
         let outcome = self.rank.complete();
         self.ended += outcome.finished.len() as u64;
         note_completed(outcome, &mut self.live, now, self.last_end, &mut self.collector);
-        if pass.tokens > 0 {
+        if pass.tokens() > 0 {
             self.last_end = now;
+            count(&pass, &mut self.row);
         }
         if let Some(events) = &mut self.events {
             events.published(now, pass.number, self.rank.events());
@@ -231,14 +251,18 @@ impl Worker {
         let Some(mut steady) = self.rank.steady() else { return false };
         let count = steady.decode.count;
         let mut passes = 0;
-        let first_start = now.max(self.busy_until);
+        // Start of the pass that is completed first; each of the others starts when the one before it ends.
+        let first_start = match self.flying.front() {
+            Some(pass) => pass.start,
+            None => now.max(self.busy_until),
+        };
         let mut busy_until = self.busy_until;
         while passes < steady.passes && now < horizon {
             let duration = self.timing.pass_duration(&Shape { prefill: &[], decode: steady.decode });
             let end = now.max(busy_until) + duration;
             // Synchronous: this pass ends before the next is scheduled. Asynchronous: the one before it.
             let completed = if self.depth == 1 { end } else { busy_until };
-            if completed > horizon {
+            if completed > horizon || end.0 >= MAX_NANOS {
                 break;
             }
             self.collector.gap(completed.since(self.last_end), count);
@@ -255,13 +279,11 @@ impl Worker {
         self.row.passes += passes;
         self.row.decode_passes += passes;
         self.row.decode_tokens += passes * count;
-        self.row.busy += busy_until.since(first_start);
+        self.row.busy += now.since(first_start);
         self.next_pass += passes;
         self.busy_until = busy_until;
         if let Some(pass) = self.flying.front_mut() {
-            pass.number = self.next_pass - 1;
-            pass.end = busy_until;
-            pass.tokens = count;
+            *pass = Flying { number: self.next_pass - 1, start: now, end: busy_until, ..*pass };
         }
         self.now = now;
         self.due = Some(now);
@@ -304,19 +326,25 @@ impl Worker {
         &self.row
     }
 
-    /// Time with a pass running until `at`. The counter holds passes in flight to their end; they follow
-    /// each other without a gap.
+    /// Time with a pass running until `at`, which no completed pass lies behind.
     pub(crate) fn busy(&self, at: Nanos) -> Nanos {
-        self.row.busy.since(self.busy_until.since(at))
+        let running = |pass: &Flying| at.min(pass.end).since(pass.start);
+        self.flying.iter().fold(self.row.busy, |busy, pass| busy + running(pass))
+    }
+
+    /// The duration of a pass that would end beyond all time, if there is one.
+    pub(crate) fn endless(&self) -> Option<Nanos> {
+        self.endless
     }
 
     pub(crate) fn events(&mut self) -> Option<&mut EventBuffer> {
         self.events.as_mut()
     }
 
-    /// The counters and what was collected, at the end.
-    pub(crate) fn into_collector(mut self) -> Collector {
+    /// The counters and what was collected, when the run ends at `end`.
+    pub(crate) fn into_collector(mut self, end: Nanos) -> Collector {
         let stats = self.rank.stats();
+        self.row.busy = self.busy(end);
         let row = &mut self.row;
         row.prefix_cache_queries = stats.prefix_queries;
         row.prefix_cache_hits = stats.prefix_hits;
@@ -328,14 +356,18 @@ impl Worker {
     }
 }
 
-/// Enters what a schedule call decided in the records and counters.
-fn note_scheduled(
-    scheduled: &Scheduled,
-    live: &mut [RequestRecord],
-    start: Nanos,
-    last_end: Nanos,
-    row: &mut RankRow,
-) {
+/// Enters a completed pass in the counters.
+fn count(pass: &Flying, row: &mut RankRow) {
+    row.passes += 1;
+    row.prefill_passes += u64::from(pass.prefill_tokens > 0);
+    row.decode_passes += u64::from(pass.decode_tokens > 0);
+    row.prefill_tokens += pass.prefill_tokens;
+    row.decode_tokens += pass.decode_tokens;
+    row.busy += pass.end.since(pass.start);
+}
+
+/// Enters what a schedule call decided in the records.
+fn note_scheduled(scheduled: &Scheduled, live: &mut [RequestRecord], start: Nanos, last_end: Nanos) {
     park(&scheduled.parked, live, last_end);
     for admission in &scheduled.admitted {
         let record = &mut live[admission.slot.0 as usize];
@@ -348,14 +380,6 @@ fn note_scheduled(
     }
     for slot in &scheduled.preempted {
         live[slot.0 as usize].preemptions += 1;
-    }
-    if scheduled.tokens > 0 {
-        row.passes += 1;
-        let decode_tokens = scheduled.tokens - scheduled.prefill_tokens;
-        row.prefill_passes += u64::from(scheduled.prefill_tokens > 0);
-        row.decode_passes += u64::from(decode_tokens > 0);
-        row.prefill_tokens += scheduled.prefill_tokens;
-        row.decode_tokens += decode_tokens;
     }
 }
 

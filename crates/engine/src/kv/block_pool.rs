@@ -55,6 +55,8 @@ pub(crate) struct BlockPool {
     front: Vec<u32>,
     back: List,
     free: u32,
+    /// Fewest blocks that were free at any time.
+    least_free: u32,
     caching: bool,
     index: PrefixIndex,
     events: KvEvents,
@@ -74,6 +76,7 @@ impl BlockPool {
             front: Vec::new(),
             back: List::EMPTY,
             free: num_blocks - 1,
+            least_free: num_blocks - 1,
             caching,
             index: PrefixIndex::default(),
             events: KvEvents::default(),
@@ -94,6 +97,11 @@ impl BlockPool {
     /// Blocks with at least one owner.
     pub(crate) fn used(&self) -> u32 {
         self.num_blocks - 1 - self.free
+    }
+
+    /// Most blocks that had an owner at any time, also inside a pass.
+    pub(crate) fn peak_used(&self) -> u32 {
+        self.num_blocks - 1 - self.least_free
     }
 
     /// Distinct identities in the prefix cache.
@@ -138,6 +146,7 @@ impl BlockPool {
             // Only blocks with an identity can be touched, and those are freed to the back.
             self.unlink_from_back(block);
             self.free -= 1;
+            self.least_free = self.least_free.min(self.free);
         }
     }
 
@@ -145,6 +154,7 @@ impl BlockPool {
     pub(crate) fn allocate(&mut self, count: u32, into: &mut Vec<u32>) {
         debug_assert!(count <= self.free);
         self.free -= count;
+        self.least_free = self.least_free.min(self.free);
         for _ in 0..count {
             let block = self.take_first();
             into.push(block);

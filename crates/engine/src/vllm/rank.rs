@@ -29,7 +29,7 @@ pub struct RankStats {
     pub waiting: usize,
     /// Blocks with an owner.
     pub used_blocks: u32,
-    /// Most blocks with an owner at any time.
+    /// Most blocks with an owner at any time, also inside a pass.
     pub peak_used_blocks: u32,
     /// Blocks that can hold tokens.
     pub usable_blocks: u32,
@@ -284,6 +284,7 @@ impl Rank {
             running: self.running.len(),
             waiting: self.waiting.len(),
             used_blocks: self.pool.used(),
+            peak_used_blocks: self.pool.peak_used(),
             cached_blocks: self.pool.cached(),
             evictions: self.pool.evictions(),
             ..self.stats

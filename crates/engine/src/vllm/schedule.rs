@@ -301,7 +301,6 @@ impl Rank {
         self.flight.push(pass);
         self.renew_calendar();
         self.announce();
-        self.stats.peak_used_blocks = self.stats.peak_used_blocks.max(self.pool.used());
     }
 
     /// A request visited in this pass has its newest token scheduled: does it decode steadily from now
