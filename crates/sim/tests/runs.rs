@@ -105,7 +105,7 @@ fn consistent(trial: &Trial, output: &Output) {
     computed_tokens_add_up(trial, output, &requests);
 }
 
-/// 1. Sent = completed + rejected + unfinished, and all of a workload is sent unless it is cut off.
+/// (Invariant 1) Sent = completed + rejected + unfinished, and all of a workload is sent unless it is cut off.
 fn nobody_is_lost(trial: &Trial, output: &Output, requests: &[Value]) {
     let all = trial.experiment.workload.open().unwrap().count() as u64;
     let count = |name: &str| output.count(name);
@@ -129,7 +129,7 @@ fn workers_take_turns(trial: &Trial, requests: &[Value]) {
     }
 }
 
-/// 3. E2E ≥ TTFT ≥ queue time, and no stamp before the one that leads to it.
+/// (Invariant 3) E2E ≥ TTFT ≥ queue time, and no stamp before the one that leads to it.
 fn stamps_are_in_order(requests: &[Value]) {
     for request in requests {
         let stamps = [
@@ -150,7 +150,7 @@ fn stamps_are_in_order(requests: &[Value]) {
     }
 }
 
-/// 4 and 5. Every completed request gives the tokens that its plan says, preempted or not; the sum is that of
+/// (Invariants 4 and 5) Every completed request gives the tokens that its plan says, preempted or not; the sum is that of
 /// the report, and n tokens have n − 1 gaps.
 fn outputs_are_those_asked_for(trial: &Trial, output: &Output, requests: &[Value]) {
     let limit = trial.experiment.deployment.engine.max_model_len;
@@ -181,7 +181,7 @@ fn outputs_are_those_asked_for(trial: &Trial, output: &Output, requests: &[Value
     }
 }
 
-/// 6.
+/// (Invariant 6) p50 ≤ p75 ≤ p90 ≤ p95 ≤ p99, between the smallest and the largest.
 fn percentiles_ascend(output: &Output) {
     for metric in ["ttft_ms", "ttst_ms", "tpot_ms", "itl_ms", "e2e_latency_ms"] {
         let statistics = ["min", "median", "p75", "p90", "p95", "p99", "max"];
@@ -191,7 +191,7 @@ fn percentiles_ascend(output: &Output) {
     }
 }
 
-/// 7 and 11.
+/// (Invariants 7 and 11) Nothing found exceeds what was looked up; without prefix caching nothing is found.
 fn shares_are_shares(trial: &Trial, output: &Output, requests: &[Value]) {
     for ratio in [
         "prefix_cache_reused_ratio",
@@ -212,7 +212,7 @@ fn shares_are_shares(trial: &Trial, output: &Output, requests: &[Value]) {
     }
 }
 
-/// 10. Per worker: nothing is removed that is not there, nothing is stored before its parent, and evictions
+/// (Invariant 10) Per worker: nothing is removed that is not there, nothing is stored before its parent, and evictions
 /// and preemptions are those of the report.
 fn events_tell_the_caches(trial: &Trial, output: &Output) {
     let mut caches: HashMap<u64, HashMap<u64, u64>> = HashMap::new();
@@ -258,7 +258,7 @@ fn events_tell_the_caches(trial: &Trial, output: &Output) {
     }
 }
 
-/// 2 and 8, as far as samples show: seats and blocks within their limits, counters that only grow.
+/// (Invariants 2 and 8) As far as samples show: seats and blocks within their limits, counters that only grow.
 fn telemetry_is_within_bounds(trial: &Trial, output: &Output) {
     let engine = &trial.experiment.deployment.engine;
     let mut totals: HashMap<u64, [u64; 4]> = HashMap::new();
@@ -303,7 +303,7 @@ fn computed_tokens_add_up(trial: &Trial, output: &Output, requests: &[Value]) {
     }
 }
 
-/// 13. Passes that take no time: open and closed loop, asynchronous or not, all requests end, at the instant
+/// (Invariant 13) Passes that take no time: open and closed loop, asynchronous or not, all requests end, at the instant
 /// at which they could start.
 #[test]
 fn passes_that_take_no_time_come_to_an_end() {
