@@ -1,5 +1,5 @@
 //! Public bug reports about vLLM-shaped engines, each as a small case with the right value
-//! (facts/bug-cases.md, section 1; sources abbreviated as there: dynamo#N is ai-dynamo/dynamo, blis#N is
+//! (sources abbreviated: dynamo#N is ai-dynamo/dynamo, blis#N is
 //! inference-sim/inference-sim, vllm#N is vllm-project/vllm, aisim#N is ai-dynamo/aisimulate, aic#N is
 //! ai-dynamo/aiconfigurator). Passes are synchronous unless a case says otherwise.
 //!

@@ -133,7 +133,7 @@ fn places_where_the_fast_stepper_once_differed() {
     World::run(&found(calendar, &steps));
 }
 
-/// 13, where it fails. Two prompts of 4 blocks, one block a pass each, in a pool of 4; the second comes one
+/// (Invariant 13) Where it fails. Two prompts of 4 blocks, one block a pass each, in a pool of 4; the second comes one
 /// pass later. With 3 + 1 blocks the pool is full. The first one asks, is the one admitted first, and loses
 /// its own 3 blocks; the other one takes its second, the first is admitted again behind it, and with 3 + 1
 /// blocks the other way round all begins anew. Every second pass preempts, and nobody ever gets a token.

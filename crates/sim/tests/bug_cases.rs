@@ -1,5 +1,5 @@
 //! Public bug reports that show in a whole run, each as a small case with the right value
-//! (facts/bug-cases.md, sections 1, 4 and 5; sources abbreviated as there: dynamo#N is ai-dynamo/dynamo,
+//! (sources abbreviated: dynamo#N is ai-dynamo/dynamo,
 //! aisim#N ai-dynamo/aisimulate, vllm#N vllm-project/vllm, sgl#N sgl-project/sglang, blis#N
 //! inference-sim/inference-sim, gllm#N vllm-project/guidellm, llmd#N llm-d/llm-d-inference-sim).
 //!

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use windtunnel_report::Report;
 use windtunnel_sim::{Options, run};
 
-/// duration, passes, mean TTFT, mean ITL, mean E2E, reuse, preemptions: shared facts, peer-speed §7.
+/// duration, passes, mean TTFT, mean ITL, mean E2E, reuse, preemptions, as the peer reported them.
 struct Row {
     name: &'static str,
     duration_ms: &'static str,

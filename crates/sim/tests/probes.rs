@@ -1,5 +1,5 @@
-//! The vLLM rows of a probe of AISimulate 0.13.0 (facts/reference-surface.md §5.11: aisimulate-core 0.13.0
-//! built and run) under `semantics: aisimulate_0_13`, with both steppers. Each row gives the settings that
+//! The vLLM rows of a probe of AISimulate 0.13.0 (aisimulate-core 0.13.0, built and
+//! run) under `semantics: aisimulate_0_13`, with both steppers. Each row gives the settings that
 //! differ from the usual ones (one worker, blocks of 4, 64 blocks, 8 seats, budget 64, 10 and 2 ms) and
 //! what was printed: per request first admission, first token, last token (ms), output tokens, reused
 //! tokens and admissions, and metrics of the report.
@@ -365,7 +365,7 @@ fn probes() -> Vec<Probe> {
 /// P14: speedup 0 means "unscaled" there, although its help says infinite. P19: a request without output
 /// completes after its prefill there; vLLM's sampling parameters refuse `max_tokens` 0. P30: without chunked
 /// prefill, a prompt of 20 and a budget of 8 end the run with "effect-free zero-duration pass" there; vLLM
-/// 0.33.0 (config/scheduler.py) refuses a budget below the context length.
+/// (0.33.0, config/scheduler.py) refuses a budget below the context length.
 #[test]
 fn what_aisimulate_takes_and_a_real_engine_would_not() {
     let refusal = |settings: &[&str]| match load(settings, &unlike(&[(0.0, 20, 2)])) {

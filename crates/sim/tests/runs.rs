@@ -1,6 +1,6 @@
 //! Random deployments and workloads, run through the whole simulator. The plain and the fast stepper must
-//! write the same bytes, a second run must write them again, and every report must keep the invariants of
-//! facts/bug-cases.md, section 8, that show in a report.
+//! write the same bytes, a second run must write them again, and every report must keep the invariants
+//! that show in a report (numbered as in the tests of engine).
 //!
 //! The cases are the same in every run. PROPTEST_CASES sets their number, PROPTEST_RNG_SEED draws others.
 
@@ -307,7 +307,7 @@ fn computed_tokens_add_up(trial: &Trial, output: &Output, requests: &[Value]) {
     }
 }
 
-/// 13. Passes that take no time: open and closed loop, asynchronous or not, all requests end, at the instant
+/// (13) Passes that take no time: open and closed loop, asynchronous or not, all requests end, at the instant
 /// at which they could start.
 #[test]
 fn passes_that_take_no_time_come_to_an_end() {

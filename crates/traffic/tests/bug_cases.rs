@@ -1,5 +1,5 @@
 //! Public bug reports about trace readers and load generators, each as a small case with the right value
-//! (facts/bug-cases.md, section 4; sources abbreviated as there: dynamo#N is ai-dynamo/dynamo, aisim#N
+//! (sources abbreviated: dynamo#N is ai-dynamo/dynamo, aisim#N
 //! ai-dynamo/aisimulate, blis#N inference-sim/inference-sim, gllm#N vllm-project/guidellm, iperf#N
 //! kubernetes-sigs/inference-perf).
 //!

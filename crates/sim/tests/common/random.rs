@@ -160,19 +160,33 @@ fn arrivals(count: usize) -> impl Strategy<Value = Vec<f64>> {
 }
 
 /// Lengths, and how much of the prompt is that of its family.
-fn sizes(count: usize) -> impl Strategy<Value = Vec<(u32, u32, u32, u32)>> {
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    input: u32,
+    output: u32,
+    family: u32,
+    shared: u32,
+}
+
+fn sizes(count: usize) -> impl Strategy<Value = Vec<Size>> {
     let length = || prop_oneof![1u32..20, 1u32..60];
-    prop::collection::vec((length(), length(), 0u32..2, 0u32..80), count)
+    let size = (length(), length(), 0u32..2, 0u32..80).prop_map(|(input, output, family, shared)| Size {
+        input,
+        output,
+        family,
+        shared,
+    });
+    prop::collection::vec(size, count)
 }
 
 fn rows() -> impl Strategy<Value = String> {
     (1usize..45).prop_flat_map(|n| (arrivals(n), sizes(n))).prop_map(|(arrivals, sizes)| {
-        let row = |(n, (at, (input, output, family, shared))): (u64, (f64, (u32, u32, u32, u32)))| {
-            let id = |i: u32| match i * 8 < shared {
-                true => u64::from(family * 100 + i),
-                false => 1000 + n * 100 + u64::from(i),
+        let row = |(number, (at, size)): (u64, (f64, Size))| {
+            let id = |i: u32| match i * 8 < size.shared {
+                true => u64::from(size.family * 100 + i),
+                false => 1000 + number * 100 + u64::from(i),
             };
-            (at, input, output, (0..input.div_ceil(8)).map(id).collect())
+            (at, size.input, size.output, (0..size.input.div_ceil(8)).map(id).collect())
         };
         let rows: Vec<_> = (0..).zip(arrivals.into_iter().zip(sizes)).map(row).collect();
         mooncake(&rows)
@@ -190,15 +204,14 @@ fn asked() -> impl Strategy<Value = String> {
     )
 }
 
-fn one_asked(number: usize, arrival_ms: f64, size: (u32, u32, u32, u32), end: (i32, Option<usize>)) -> Asked {
-    let (input, outputs, family, shared) = size;
+fn one_asked(number: usize, arrival_ms: f64, size: Size, end: (i32, Option<usize>)) -> Asked {
     let own = 100_000 * (number as u32 + 1);
-    let token = |at: u32| if at < shared { family * 1000 + at } else { own + at };
-    let output: Vec<u32> = (input..input + outputs).map(token).collect();
+    let token = |at: u32| if at < size.shared { size.family * 1000 + at } else { own + at };
+    let output: Vec<u32> = (size.input..size.input + size.output).map(token).collect();
     Asked {
         arrival_ms,
-        prompt: (0..input).map(token).collect(),
-        outputs,
+        prompt: (0..size.input).map(token).collect(),
+        outputs: size.output,
         stop: end.1.and_then(|at| output.get(at).copied()),
         output,
         priority: end.0,

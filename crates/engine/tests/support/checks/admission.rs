@@ -1,4 +1,4 @@
-//! (12) Work conserving: with budget and a seat left, and no preemption in the pass, the first request that
+//! (Invariant 12) Work conserving: with budget and a seat left, and no preemption in the pass, the first request that
 //! may be admitted is waiting only because the pool cannot give it its blocks (or, without chunked prefill,
 //! because its prompt exceeds the rest of the budget). Worked out from the replayed index and the free
 //! queue, not from the engine's own look-up.

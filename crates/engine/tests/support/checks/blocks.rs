@@ -1,4 +1,4 @@
-//! (2) Free + used = all blocks, after every call; none is used when nothing runs. A running request holds
+//! (Invariant 2) Free + used = all blocks, after every call; none is used when nothing runs. A running request holds
 //! the blocks of the tokens computed of it and no other; a waiting one holds none. The null block is never
 //! handed out.
 

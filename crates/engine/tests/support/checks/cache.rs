@@ -1,7 +1,7 @@
-//! (10) Replaying all KV events into an empty index gives exactly the engine's cached set, copy by copy; none
+//! (Invariant 10) Replaying all KV events into an empty index gives exactly the engine's cached set, copy by copy; none
 //! is removed that is not there, and none is stored before its parent is. Equal keys mean equal prefixes,
 //! and only full blocks whose tokens are known are stored.
-//! (7) Hits never exceed what was looked up. (11) Without prefix caching there are neither hits nor events.
+//! (Invariant 7) Hits never exceed what was looked up. (Invariant 11) Without prefix caching there are neither hits nor events.
 
 use crate::support::plan::{Case, Meaning};
 use crate::support::world::{Tracked, World};

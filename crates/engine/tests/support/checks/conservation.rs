@@ -1,4 +1,4 @@
-//! (1) Submitted = finished + cancelled + refused + running + waiting: nobody is lost and nobody is twice.
+//! (Invariant 1) Submitted = finished + cancelled + refused + running + waiting: nobody is lost and nobody is twice.
 
 use crate::support::world::{Fate, World};
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! (8) Scheduled tokens never exceed the budget, running requests never the seats, chunks never the
+//! (Invariant 8) Scheduled tokens never exceed the budget, running requests never the seats, chunks never the
 //! threshold while more than one request is there, and contexts never the context length.
 
 use crate::support::world::World;

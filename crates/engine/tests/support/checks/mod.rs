@@ -1,5 +1,6 @@
-//! The invariants of facts/bug-cases.md, section 8, that an engine can keep or break. Each file says its
-//! own; the numbers are those of that list.
+//! The invariants that an engine can keep or break; each was broken in some public simulator or engine at
+//! least once. Each file says its own. The numbers are those of one list for the whole program, of which
+//! the tests of report and sim check the others.
 
 pub mod admission;
 pub mod agreement;

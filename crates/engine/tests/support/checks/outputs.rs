@@ -1,4 +1,4 @@
-//! 4 and 5. Every live request that a pass brought to its last known token gets exactly one token from it,
+//! (Invariants 4 and 5) Every live request that a pass brought to its last known token gets exactly one token from it,
 //! in batch order, numbered without gaps, preempted or not; it ends with the token that its plan says, and
 //! never gives another.
 

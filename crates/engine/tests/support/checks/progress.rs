@@ -1,4 +1,4 @@
-//! (13) Termination: between two tokens of anybody there are no more passes than the requests present have
+//! (Invariant 13) Termination: between two tokens of anybody there are no more passes than the requests present have
 //! tokens to compute, some of them twice. The exception is named, and only where it is known.
 
 use crate::support::world::World;

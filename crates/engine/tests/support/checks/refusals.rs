@@ -1,4 +1,4 @@
-//! (1) A request is refused at once, with the reason that a reader of the settings expects, or it can run
+//! (Invariant 1) A request is refused at once, with the reason that a reader of the settings expects, or it can run
 //! to its end: nothing is accepted that could wait for ever.
 
 use crate::support::plan::Plan;
