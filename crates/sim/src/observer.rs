@@ -138,7 +138,7 @@ impl Observer<'_> {
 }
 
 fn sample(worker: &Worker, time: Nanos) -> TelemetrySample {
-    let (stats, row) = (worker.stats(), worker.row());
+    let (stats, row) = (worker.stats(), worker.row_at(time));
     TelemetrySample {
         time,
         role: Role::Aggregated,

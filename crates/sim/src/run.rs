@@ -278,6 +278,7 @@ impl<'a> Run<'a> {
             Semantics::Native => PercentileMethod::Linear,
             Semantics::Aisimulate013 => PercentileMethod::NearestRankRound,
         };
+        let collectors = self.workers.into_iter().map(|worker| worker.into_collector(end));
         let end = RunEnd {
             end,
             unfinished,
@@ -288,6 +289,6 @@ impl<'a> Run<'a> {
             },
             percentiles,
         };
-        Report::new(self.workers.into_iter().map(Worker::into_collector), &end)
+        Report::new(collectors, &end)
     }
 }

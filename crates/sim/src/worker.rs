@@ -23,7 +23,14 @@ const EMPTY_PASSES: u32 = 3;
 struct Flying {
     number: u64,
     end: Nanos,
-    tokens: u64,
+    prefill_tokens: u64,
+    decode_tokens: u64,
+}
+
+impl Flying {
+    fn tokens(&self) -> u64 {
+        self.prefill_tokens + self.decode_tokens
+    }
 }
 
 /// One worker of one rank.
@@ -187,9 +194,14 @@ impl Worker {
     fn schedule(&mut self, now: Nanos) {
         let scheduled = self.rank.schedule();
         let duration = self.timing.pass_duration(&scheduled.shape());
-        let tokens = scheduled.tokens;
+        let (tokens, prefill_tokens) = (scheduled.tokens, scheduled.prefill_tokens);
         let start = now.max(self.busy_until);
-        let pass = Flying { number: self.next_pass, end: start + duration, tokens };
+        let pass = Flying {
+            number: self.next_pass,
+            end: start + duration,
+            prefill_tokens,
+            decode_tokens: tokens - prefill_tokens,
+        };
         note_scheduled(scheduled, &mut self.live, start, self.last_end, &mut self.row);
         if let Some(events) = &mut self.events {
             for slot in &scheduled.preempted {
@@ -212,7 +224,7 @@ impl Worker {
         let outcome = self.rank.complete();
         self.ended += outcome.finished.len() as u64;
         note_completed(outcome, &mut self.live, now, self.last_end, &mut self.collector);
-        if pass.tokens > 0 {
+        if pass.tokens() > 0 {
             self.last_end = now;
         }
         if let Some(events) = &mut self.events {
@@ -261,7 +273,7 @@ impl Worker {
         if let Some(pass) = self.flying.front_mut() {
             pass.number = self.next_pass - 1;
             pass.end = busy_until;
-            pass.tokens = count;
+            pass.decode_tokens = count;
         }
         self.now = now;
         self.due = Some(now);
@@ -299,25 +311,35 @@ impl Worker {
         self.rank.stats()
     }
 
-    /// Counters so far.
-    pub(crate) fn row(&self) -> &RankRow {
-        &self.row
+    /// The counters of the passes that have ended at `now`, an instant that the worker has reached.
+    pub(crate) fn row_at(&self, now: Nanos) -> RankRow {
+        let mut row = self.row;
+        for pass in &self.flying {
+            row.passes -= u64::from(pass.tokens() > 0);
+            row.prefill_passes -= u64::from(pass.prefill_tokens > 0);
+            row.decode_passes -= u64::from(pass.decode_tokens > 0);
+            row.prefill_tokens -= pass.prefill_tokens;
+            row.decode_tokens -= pass.decode_tokens;
+        }
+        // Passes in flight follow each other without a pause.
+        row.busy = row.busy - self.busy_until.since(now);
+        row
     }
 
     pub(crate) fn events(&mut self) -> Option<&mut EventBuffer> {
         self.events.as_mut()
     }
 
-    /// The counters and what was collected, at the end.
-    pub(crate) fn into_collector(mut self) -> Collector {
+    /// The counters and what was collected, when the run has ended at `end`.
+    pub(crate) fn into_collector(mut self, end: Nanos) -> Collector {
         let stats = self.rank.stats();
-        let row = &mut self.row;
+        let mut row = self.row_at(end);
         row.prefix_cache_queries = stats.prefix_queries;
         row.prefix_cache_hits = stats.prefix_hits;
         row.peak_kv_blocks = u64::from(stats.peak_used_blocks);
         row.preemptions = stats.preemptions;
         row.evicted_blocks = stats.evictions;
-        self.collector.rank(self.row);
+        self.collector.rank(row);
         self.collector
     }
 }
