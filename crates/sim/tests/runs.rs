@@ -101,7 +101,7 @@ fn consistent(trial: &Trial, output: &Output) {
     percentiles_ascend(output);
     shares_are_shares(trial, output, &requests);
     events_tell_the_caches(trial, output);
-    telemetry_is_within_bounds(trial, output);
+    telemetry_is_true(trial, output, &requests);
     computed_tokens_add_up(trial, output, &requests);
 }
 
@@ -257,9 +257,11 @@ fn events_tell_the_caches(trial: &Trial, output: &Output) {
     }
 }
 
-/// (2, 8) As far as samples show: seats and blocks within their limits, counters that only grow.
-fn telemetry_is_within_bounds(trial: &Trial, output: &Output) {
+/// (Invariants 2 and 8) As far as samples show: seats and blocks within their limits, counters that only grow
+/// and do not run ahead of the clock, and as many requests there as the stamps of all requests say.
+fn telemetry_is_true(trial: &Trial, output: &Output, requests: &[Value]) {
     let engine = &trial.experiment.deployment.engine;
+    let all_ended = output.count("unfinished_requests") == 0;
     let mut totals: HashMap<u64, [u64; 4]> = HashMap::new();
     // Regular samples, and a last one at the end.
     let end =
@@ -270,13 +272,25 @@ fn telemetry_is_within_bounds(trial: &Trial, output: &Output) {
         assert!(of("running") <= u64::from(engine.max_num_seqs));
         assert!(of("kv_blocks_used") <= u64::from(engine.usable_blocks()));
         assert!(of("running") > 0 || of("kv_blocks_used") == 0);
-        let nanos = (sample["time_ms"].as_f64().unwrap() * 1e6).round() as u64;
+        let time = sample["time_ms"].as_f64().unwrap();
+        let nanos = (time * 1e6).round() as u64;
         assert!(nanos.is_multiple_of(trial.telemetry_interval.0) || nanos == end, "{sample}");
-        assert!(sample["total"]["busy_ms"].as_f64().unwrap() <= sample["time_ms"].as_f64().unwrap());
         let counters = ["passes", "prefill_tokens", "decode_tokens", "preemptions"];
         let now = counters.map(|counter| sample["total"][counter].as_u64().unwrap());
         let before = totals.insert(of("worker"), now).unwrap_or_default();
         assert!(before.iter().zip(now).all(|(&before, now)| before <= now), "{sample}");
+        let busy = sample["total"]["busy_ms"].as_f64().unwrap();
+        assert!(busy <= time, "busy for longer than the run lasts: {sample}");
+        if all_ended {
+            let here = |request: &&Value| {
+                request["decode_worker_idx"] == sample["worker"]
+                    && request["terminal_status"] == "completed"
+                    && request["arrival_time_ms"].as_f64().unwrap() <= time
+                    && request["terminal_time_ms"].as_f64().unwrap() > time
+            };
+            let expected = requests.iter().filter(here).count() as u64;
+            assert_eq!(of("running") + of("waiting"), expected, "{sample}");
+        }
     }
 }
 
@@ -301,9 +315,11 @@ fn computed_tokens_add_up(trial: &Trial, output: &Output, requests: &[Value]) {
     } else {
         assert!(computed.0 + computed.1 >= prompts + outputs);
     }
+    let end = output.metric("decode_worker_seconds").unwrap() * 1e3 / ranks.len() as f64;
     for rank in ranks {
         let busy = rank["busy_ms"].as_f64().unwrap();
-        assert!(busy >= 0.0 && rank["prefix_cache_hits"].as_u64() <= rank["prefix_cache_queries"].as_u64());
+        assert!(busy >= 0.0 && busy <= end * (1.0 + 1e-12), "busy for {busy} of {end} ms");
+        assert!(rank["prefix_cache_hits"].as_u64() <= rank["prefix_cache_queries"].as_u64());
     }
 }
 
@@ -370,6 +386,22 @@ fn a_worker_among_others_is_a_worker_alone() {
         let share: Vec<_> = all.iter().skip(worker).step_by(3).copied().collect();
         let expected: Vec<_> = together.iter().skip(worker).step_by(3).cloned().collect();
         assert_eq!(stamps(&share, 1), expected, "worker {worker}");
+    }
+}
+
+/// A prefill pass from 0 to 10 ms, decode passes of 2 ms after it; scheduled asynchronously, the next pass is
+/// always decided already. A sample at 7 ms has seen no pass end and 7 ms of work; at 14 ms three have ended.
+#[test]
+fn a_sample_counts_what_has_ended() {
+    let trial = Trial::small(&[], &common::unlike(&[(0.0, 8, 6)]));
+    for stepper in [Stepper::Plain, Stepper::Fast] {
+        let samples = trial.run(stepper).telemetry();
+        let seen = |sample: &Value| {
+            let total = |field: &str| sample["total"][field].as_f64().unwrap();
+            ["passes", "prefill_tokens", "decode_tokens", "busy_ms"].map(total)
+        };
+        assert_eq!(seen(&samples[0]), [0.0, 0.0, 0.0, 7.0]);
+        assert_eq!(seen(&samples[1]), [3.0, 8.0, 2.0, 14.0]);
     }
 }
 
