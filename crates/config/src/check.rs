@@ -75,7 +75,10 @@ impl Check<'_> {
                     meant.extend(nearest);
                     let message = match theirs {
                         Some(home) => format!("unknown key; here it is called {}", nearest.unwrap_or(home)),
-                        None => self.unknown(key, nearest, &names),
+                        None => match vllm_names::instead(key) {
+                            Some(advice) => format!("unknown key; {advice}"),
+                            None => self.unknown(key, nearest, &names),
+                        },
                     };
                     self.problem(child, &path, message);
                 }
