@@ -200,8 +200,8 @@ fn wants_other_roles(root: &Node) -> bool {
 pub(crate) fn add_unused_keys(schema: &mut Json) {
     for (path, unused, why) in KEYS.iter().filter(|(_, unused, _)| !unused.is_empty()) {
         let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
-        let keys = parent.split('.').filter(|key| !key.is_empty());
-        let parent = keys.fold(Some(&mut *schema), |schema, key| schema?.get_mut("properties")?.get_mut(key));
+        let mut keys = parent.split('.').filter(|key| !key.is_empty());
+        let parent = keys.try_fold(&mut *schema, |schema, key| schema.get_mut("properties")?.get_mut(key));
         // The tables are constant, and a test goes through all of them.
         let Some(properties) = parent.and_then(|parent| parent.get_mut("properties")) else { continue };
         let values: Vec<Json> = unused.iter().filter_map(|value| serde_json::from_str(value).ok()).collect();

@@ -173,12 +173,11 @@ fn timing(worker: &mut Worker, semantics: Semantics, findings: &mut Findings) ->
         (None, Semantics::Native) => None,
     };
     let speedup = Speedup { ratio: keys.speedup_ratio, decode_ratio: keys.decode_speedup_ratio };
-    let law = law?;
-    if let Law::Fixed(fixed) = &law {
-        check_fixed(fixed, speedup, findings)?;
-    }
-    match TimingModel::new(law, composition, speedup) {
+    match TimingModel::new(law?, composition, speedup) {
         Ok(model) => {
+            if let Law::Fixed(fixed) = model.law() {
+                check_fixed(fixed, speedup, findings)?;
+            }
             keys.composition = Some(match model.composition() {
                 Composition::Sum => CompositionKey::Sum,
                 Composition::Mixed => CompositionKey::Mixed,
@@ -199,17 +198,14 @@ fn timing(worker: &mut Worker, semantics: Semantics, findings: &mut Findings) ->
 fn check_fixed(fixed: &Fixed, speedup: Speedup, findings: &mut Findings) -> Option<()> {
     let prefill = findings.time(&format!("{TIMING}.prefill_ms"), fixed.prefill_ms);
     let decode = findings.time(&format!("{TIMING}.decode_ms"), fixed.decode_ms);
-    (prefill?, decode?);
-    let ratios = [("speedup_ratio", speedup.ratio), ("decode_speedup_ratio", speedup.decode_ratio)];
+    prefill?;
+    decode?;
     let prefill_ms = fixed.prefill_ms / speedup.ratio;
     let decode_ms = fixed.decode_ms / (speedup.ratio * speedup.decode_ratio);
-    // The law itself refuses ratios that are no numbers to divide by.
-    if ratios.iter().any(|(_, ratio)| *ratio <= 0.0) || speedup.ratio * speedup.decode_ratio == 0.0 {
-        return Some(());
-    }
     if Nanos::from_ms(prefill_ms + decode_ms).is_some() {
         return Some(());
     }
+    let ratios = [("speedup_ratio", speedup.ratio), ("decode_speedup_ratio", speedup.decode_ratio)];
     let slowing = ratios.iter().filter(|(_, ratio)| *ratio < 1.0).min_by(|a, b| a.1.total_cmp(&b.1));
     let (key, value) = slowing.copied().unwrap_or(("decode_ms", fixed.decode_ms));
     let path = format!("{TIMING}.{key}");
