@@ -78,7 +78,7 @@ pub enum TrafficError {
     },
     /// A request would arrive after the longest run.
     #[error(
-        "traffic.stop.requests: {requests} are too many: at traffic.load.requests_per_second {requests_per_second} \
+        "traffic.stop.requests: {requests} are too many: at traffic.load.requests_per_second {requests_per_second:?} \
          request {ordinal} would arrive after the longest run of 292 years"
     )]
     TooSlow {

@@ -81,7 +81,7 @@ fn settings_without_meaning_are_refused() {
     let slow = workload(3, Arrivals::Constant { requests_per_second: 1e-10 }).unwrap_err().to_string();
     assert_eq!(
         slow,
-        "traffic.stop.requests: 3 are too many: at traffic.load.requests_per_second 0.0000000001 request 1 would \
+        "traffic.stop.requests: 3 are too many: at traffic.load.requests_per_second 1e-10 request 1 would \
          arrive after the longest run of 292 years"
     );
 }
