@@ -6,6 +6,7 @@
 use crate::error::Problem;
 use crate::refused;
 use crate::tree::{Node, Value, join};
+use crate::vllm_names;
 use serde_json::Value as Json;
 
 /// Everything wrong with the tree that can be seen key by key.
@@ -59,14 +60,26 @@ impl Check<'_> {
         let mut excused = self.excused.iter().any(|excused| excused == path);
         let mut meant = Vec::new();
         for (key, child) in entries {
+            let parent = path;
             let path = join(path, key);
             match known.clone().find(|(name, _)| *name == key) {
                 Some((_, schema)) => excused |= self.value(schema, child, &path),
                 None => {
                     let names: Vec<&str> = known.clone().map(|(name, _)| name.as_str()).collect();
-                    let nearest = nearest(key, &names);
+                    let theirs = vllm_names::path_here(key);
+                    let here = |name: &&&str| theirs == Some(&join(parent, name));
+                    let nearest = match theirs {
+                        Some(_) => names.iter().find(here).copied(),
+                        None => nearest(key, &names),
+                    };
                     meant.extend(nearest);
-                    let message = self.unknown(key, nearest, &names);
+                    let message = match theirs {
+                        Some(home) => format!("unknown key; here it is called {}", nearest.unwrap_or(home)),
+                        None => match vllm_names::instead(key) {
+                            Some(advice) => format!("unknown key; {advice}"),
+                            None => self.unknown(key, nearest, &names),
+                        },
+                    };
                     self.problem(child, &path, message);
                 }
             }
@@ -184,7 +197,7 @@ impl Form<'_> {
             (Form::Integer { low, high }, Value::Int(value)) => (low..=high).contains(&value),
             (Form::Number { low, high }, Value::Int(value)) => within(*value as f64, *low, *high),
             (Form::Number { low, high }, Value::Float(value)) => within(*value, *low, *high),
-            (Form::Text { nonempty }, Value::Text(text)) => !nonempty || !text.is_empty(),
+            (Form::Text { nonempty }, Value::Text(text)) => !nonempty || !text.trim().is_empty(),
             (Form::Word(word), Value::Text(text)) => word == text,
             _ => false,
         }

@@ -3,6 +3,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use windtunnel_traffic::escaped;
+
+/// Letters of an override that are shown.
+const SHOWN: usize = 300;
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +35,12 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File { file, line: 0 } => write!(f, "{file}"),
-            Place::File { file, line } => write!(f, "{file}, line {line}"),
-            Place::Override(text) => write!(f, "--set {text}"),
+            Place::File { file, line: 0 } => write!(f, "{}", escaped(file)),
+            Place::File { file, line } => write!(f, "{}, line {line}", escaped(file)),
+            Place::Override(text) => match text.char_indices().nth(SHOWN) {
+                Some((end, _)) => write!(f, "--set {}…", escaped(&text[..end])),
+                None => write!(f, "--set {}", escaped(text)),
+            },
         }
     }
 }
@@ -53,9 +60,9 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.place)?;
         if !self.path.is_empty() {
-            write!(f, "{}: ", self.path)?;
+            write!(f, "{}: ", escaped(&self.path))?;
         }
-        f.write_str(&self.message)
+        write!(f, "{}", escaped(&self.message))
     }
 }
 

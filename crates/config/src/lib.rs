@@ -12,12 +12,15 @@ mod overrides;
 mod refused;
 mod resolve;
 mod tree;
+mod vllm_names;
 mod yaml;
 
 pub use error::{ConfigError, Place, Problem};
 pub use experiment::{Deployment, Experiment, Pace, Parallelism, Semantics, Sla, Workload};
 pub use resolve::NO_CONTEXT_LIMIT;
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use tree::{Node, Value};
@@ -29,14 +32,32 @@ use tree::{Node, Value};
 /// Every problem of the file and of the overrides.
 pub fn load(path: &Path, overrides: &[String]) -> Result<Experiment, ConfigError> {
     let name = path.display().to_string();
-    match std::fs::read_to_string(path) {
+    match read(path) {
         Ok(text) => build(&name, path.parent().unwrap_or(Path::new("")), &text, overrides),
-        Err(error) => {
+        Err(message) => {
             let place = Place::File { file: name.into(), line: 0 };
-            let message = format!("cannot be read: {error}");
             Err(ConfigError { problems: vec![Problem { place, path: String::new(), message }] })
         }
     }
+}
+
+/// The text of a file, no more of it than tells that it is too long.
+fn read(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(yaml::MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() > yaml::MAX_BYTES {
+        return Err(yaml::too_long());
+    }
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err("this is UTF-16; the file must be UTF-8".into());
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
+        format!("not UTF-8 in line {line}; the file must be UTF-8")
+    })
 }
 
 /// Loads a text as if it stood in a file called `name`, which need not exist.
@@ -47,9 +68,12 @@ pub fn from_str(name: &str, text: &str, overrides: &[String]) -> Result<Experime
     build(name, Path::new(name).parent().unwrap_or(Path::new("")), text, overrides)
 }
 
-/// The JSON Schema of a configuration file (draft 2020-12).
+/// The JSON Schema of a configuration file (draft 2020-12). Keys that are accepted only with the values
+/// that mean "not used" are in it with these values.
 pub fn schema() -> serde_json::Value {
-    document::json_schema()
+    let mut schema = document::json_schema();
+    refused::add_unused_keys(&mut schema);
+    schema
 }
 
 fn build(name: &str, folder: &Path, text: &str, overrides: &[String]) -> Result<Experiment, ConfigError> {
@@ -64,7 +88,7 @@ fn build(name: &str, folder: &Path, text: &str, overrides: &[String]) -> Result<
         overrides::apply(&mut root, text).map_err(only)?;
     }
     let (mut problems, excused) = refused::take_out(&mut root);
-    problems.extend(check::check(&schema(), &root, &excused));
+    problems.extend(check::check(&document::json_schema(), &root, &excused));
     if problems.is_empty() {
         match serde_json::from_value(root.to_json()) {
             Ok(document) => match resolve::resolve(document, &root, folder) {

@@ -16,6 +16,9 @@ pub(crate) fn apply(root: &mut Node, text: &str) -> Result<(), Problem> {
     if keys.iter().any(|key| key.is_empty() || key.trim() != *key) {
         return fail(format!("\"{path}\" is not a path, allowed are names joined by dots"));
     }
+    if keys.len() > yaml::MAX_DEPTH {
+        return fail(format!("the path has {} names, allowed are {}", keys.len(), yaml::MAX_DEPTH));
+    }
     let value = yaml::parse(value, &|_| place.clone())?;
     set(root, &keys, 0, value, &place)
 }

@@ -3,6 +3,7 @@
 
 use crate::error::Problem;
 use crate::tree::{Node, Value, join};
+use serde_json::Value as Json;
 
 const SESSIONS: &str = "sessions of several turns are not supported yet; source.type synthetic and trace are";
 const AGENTIC: &str = "agentic traces are not supported yet; formats mooncake and requests are";
@@ -195,6 +196,20 @@ fn wants_other_roles(root: &Node) -> bool {
     mode.is_some_and(|mode| value("engine.mode", mode, true).is_some())
 }
 
+/// Puts the keys that may be given the values that mean "not used" into a schema, with these values.
+pub(crate) fn add_unused_keys(schema: &mut Json) {
+    for (path, unused, why) in KEYS.iter().filter(|(_, unused, _)| !unused.is_empty()) {
+        let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
+        let mut keys = parent.split('.').filter(|key| !key.is_empty());
+        let parent = keys.try_fold(&mut *schema, |schema, key| schema.get_mut("properties")?.get_mut(key));
+        // The tables are constant, and a test goes through all of them.
+        let Some(properties) = parent.and_then(|parent| parent.get_mut("properties")) else { continue };
+        let values: Vec<Json> = unused.iter().filter_map(|value| serde_json::from_str(value).ok()).collect();
+        let description = format!("Not used, or refused: {why}.");
+        properties[key] = serde_json::json!({ "enum": values, "description": description });
+    }
+}
+
 fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<String>)) {
     let Value::Map(entries) = &mut node.value else { return };
     entries.retain(|(key, child)| {
@@ -226,4 +241,25 @@ pub(crate) fn value(path: &str, node: &Node, allowed: bool) -> Option<&'static s
 /// What leaving a key out would mean in AISimulate.
 pub(crate) fn missing(path: &str) -> Option<&'static str> {
     MISSING.iter().find(|(at, _)| *at == path).map(|(_, why)| *why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_has_every_key_with_exactly_the_values_that_mean_not_used() {
+        let schema = crate::schema();
+        for (path, unused, why) in KEYS {
+            let property = path.split('.').fold(&schema, |schema, key| &schema["properties"][key]);
+            if unused.is_empty() {
+                assert!(property.is_null(), "{path} has no such value");
+                continue;
+            }
+            let values: Vec<String> =
+                property["enum"].as_array().unwrap().iter().map(Json::to_string).collect();
+            assert_eq!(values, *unused, "{path}");
+            assert!(property["description"].as_str().unwrap().contains(why), "{path}");
+        }
+    }
 }

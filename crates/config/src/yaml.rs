@@ -9,17 +9,21 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::HashMap;
 
 /// Longest text accepted; configurations are a few kilobytes.
-const MAX_BYTES: usize = 1 << 20;
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Most values, those behind aliases counted each time.
 const MAX_NODES: usize = 20_000;
-/// Deepest nesting.
-const MAX_DEPTH: usize = 32;
+/// Deepest nesting, of a document and of the path of an override.
+pub(crate) const MAX_DEPTH: usize = 32;
+
+/// What is said of a text longer than [`MAX_BYTES`].
+pub(crate) fn too_long() -> String {
+    format!("longer than {MAX_BYTES} bytes, the most that a configuration may have")
+}
 
 /// Reads one document. `place` makes the place of a line. An empty text is null.
 pub(crate) fn parse(text: &str, place: &dyn Fn(usize) -> Place) -> Result<Node, Problem> {
     if text.len() > MAX_BYTES {
-        let message = format!("{} bytes are too many, allowed are {MAX_BYTES}", text.len());
-        return Err(Problem { place: place(0), path: String::new(), message });
+        return Err(Problem { place: place(0), path: String::new(), message: too_long() });
     }
     let mut reader = Reader { place, open: Vec::new(), anchors: HashMap::new(), nodes: 0, root: None };
     let mut documents = 0;
@@ -57,6 +61,10 @@ struct Open {
 impl Reader<'_> {
     fn problem(&self, span: Span, message: impl Into<String>) -> Problem {
         Problem { place: (self.place)(span.start.line()), path: String::new(), message: message.into() }
+    }
+
+    fn too_deep(&self, span: Span) -> Problem {
+        self.problem(span, format!("nested more than {MAX_DEPTH} deep"))
     }
 
     fn syntax(&self, error: &ScanError) -> Problem {
@@ -97,6 +105,9 @@ impl Reader<'_> {
                 Some(node) => {
                     let node = node.clone();
                     self.nodes += size(&node);
+                    if self.open.len() + depth(&node) > MAX_DEPTH {
+                        return Err(self.too_deep(span));
+                    }
                     self.add(node, span)
                 }
             },
@@ -109,7 +120,7 @@ impl Reader<'_> {
             return Err(self.problem(span, "a list or mapping stands as a key, allowed are names"));
         }
         if self.open.len() == MAX_DEPTH {
-            return Err(self.problem(span, format!("nested more than {MAX_DEPTH} deep")));
+            return Err(self.too_deep(span));
         }
         // A mapping's place is that of the key it belongs to, where a reader looks for it.
         let line = match self.open.last() {
@@ -180,6 +191,15 @@ fn size(node: &Node) -> usize {
         Value::List(items) => 1 + items.iter().map(size).sum::<usize>(),
         Value::Map(entries) => 1 + entries.iter().map(|(_, node)| size(node)).sum::<usize>(),
         _ => 1,
+    }
+}
+
+/// Lists and mappings inside each other.
+fn depth(node: &Node) -> usize {
+    match &node.value {
+        Value::List(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Map(entries) => 1 + entries.iter().map(|(_, node)| depth(node)).max().unwrap_or(0),
+        _ => 0,
     }
 }
 
@@ -299,9 +319,14 @@ mod tests {
             laughs += &format!("a{i}: &a{i} [{}]\n", [previous.as_str(); 10].join(", "));
         }
         assert_eq!(read(&laughs).unwrap_err(), "f, line 5: more than 20000 values");
+        let mut tower = String::from("a0: &a0 []\n");
+        for i in 1..100 {
+            tower += &format!("a{i}: &a{i} [*a{}]\n", i - 1);
+        }
+        assert_eq!(read(&tower).unwrap_err(), "f, line 32: nested more than 32 deep", "by aliases");
         let deep = "[".repeat(100_000);
         assert!(read(&deep).is_err());
-        assert!(read(&"a".repeat(2 << 20)).unwrap_err().contains("bytes are too many"));
+        assert!(read(&"a".repeat(2 << 20)).unwrap_err().contains("longer than 1048576 bytes"));
     }
 
     #[test]

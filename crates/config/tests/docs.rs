@@ -74,7 +74,9 @@ fn documented() -> BTreeMap<String, String> {
 fn declared(schema: &Value, path: &str, keys: &mut BTreeMap<String, Option<Value>>) {
     for form in schema["anyOf"].as_array().into_iter().flatten().chain([schema]) {
         let required: Vec<_> = form["required"].as_array().into_iter().flatten().collect();
-        for (key, child) in form["properties"].as_object().into_iter().flatten() {
+        let known = form["properties"].as_object().into_iter().flatten();
+        // A key without a type is one that can only be "not used"; the list of what is refused has it.
+        for (key, child) in known.filter(|(_, child)| child["enum"].is_null() || !child["type"].is_null()) {
             let needed = required.iter().any(|name| *name == key);
             let default = (!needed).then(|| child["default"].clone());
             keys.insert(format!("{path}{key}"), default);

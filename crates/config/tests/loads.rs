@@ -236,6 +236,33 @@ fn a_file_of_aisimulate_runs_unchanged() {
     assert_eq!(theirs.deployment.engine.usable_blocks(), 4096);
 }
 
+/// A schema that does not know a key refuses it, since its mappings are closed.
+#[test]
+fn the_schema_knows_every_key_of_the_file_of_aisimulate() {
+    let schema = schema();
+    let text = std::fs::read_to_string(examples().join("aisimulate.yaml")).unwrap();
+    let mut path: Vec<&str> = Vec::new();
+    let mut keys = 0;
+    for line in text.lines() {
+        let Some((key, _)) = line.split_once(':') else { continue };
+        let name = key.trim_start();
+        if !name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_') {
+            continue;
+        }
+        path.truncate((key.len() - name.len()) / 2);
+        path.push(name);
+        // Values that mean "not used" are given as a whole.
+        let found = path.iter().try_fold(&schema, |schema, key| {
+            if schema["enum"].is_array() { Some(schema) } else { schema["properties"].get(key) }
+        });
+        assert!(found.is_some(), "{}", path.join("."));
+        keys += 1;
+    }
+    assert!(keys > 20, "{keys}");
+    let planner = &schema["properties"]["planner"]["enum"];
+    assert_eq!(*planner, serde_json::json!([null, {}, {"policy": "disabled"}]));
+}
+
 #[test]
 fn the_schema_is_closed_and_every_key_is_described() {
     fn walk(schema: &serde_json::Value, path: &str) {

@@ -29,7 +29,7 @@ pub enum Arrivals {
 }
 
 impl Arrivals {
-    fn rate(&self) -> Option<f64> {
+    pub(crate) fn rate(&self) -> Option<f64> {
         match *self {
             Arrivals::AtOnce => None,
             Arrivals::Constant { requests_per_second } => Some(requests_per_second),

@@ -25,6 +25,9 @@ impl From<Fault> for LineFault {
 
 impl Fields {
     pub(crate) fn parse(line: &[u8]) -> Result<Fields, LineFault> {
+        if let Some(problem) = encoding_problem(line) {
+            return Err(LineFault::Syntax(problem));
+        }
         if !line.trim_ascii_start().starts_with(b"{") {
             return Err(LineFault::Syntax(format!("got {}", excerpt(&String::from_utf8_lossy(line)))));
         }
@@ -45,6 +48,15 @@ impl Fields {
         }
         Ok(seen)
     }
+}
+
+/// What is wrong with bytes that are not UTF-8. UTF-16 of plain letters is, but for its zeros.
+fn encoding_problem(line: &[u8]) -> Option<String> {
+    if line.contains(&0) || line.starts_with(b"\xff\xfe") || line.starts_with(b"\xfe\xff") {
+        return Some("this is UTF-16 or not text; the file must be UTF-8".into());
+    }
+    let error = std::str::from_utf8(line).err()?;
+    Some(format!("not UTF-8 at byte {}; the file must be UTF-8", error.valid_up_to() + 1))
 }
 
 struct Collect;

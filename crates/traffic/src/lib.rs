@@ -8,6 +8,7 @@
 mod arrivals;
 mod error;
 mod fields;
+mod gunzip;
 mod lines;
 mod mooncake;
 mod requests;
@@ -16,23 +17,24 @@ mod synthetic;
 mod times;
 
 pub use arrivals::Arrivals;
-pub use error::TrafficError;
+pub use error::{TrafficError, escaped};
 pub use requests::{RequestLine, RequestLines};
 pub use source::{Format, Source, Times, TraceFile, WorkloadSource};
 pub use synthetic::Synthetic;
 
 use windtunnel_engine::{Nanos, Request};
 
-/// Largest number of prompt tokens and of output tokens of one request, so that their sum and every
-/// context fits in 31 bits.
-pub const MAX_TOKENS: u32 = 1 << 30;
+/// Largest number of prompt tokens and of output tokens of one request. The longest contexts of today's
+/// models are some ten million tokens; a larger number is a mistake, and would cost memory for each token.
+pub const MAX_TOKENS: u32 = 1 << 24;
 
 /// One request and the time at which it arrives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
     /// When. The first arrival of a workload is at 0; equal to `request.arrival`.
     pub at: Nanos,
-    /// The request. Its id, and its tie, is its ordinal in the workload, from 0.
+    /// The request. Its id is its ordinal in the workload, from 0, and so is its tie, but for request files
+    /// with times: among their requests of one instant the ties follow the ids of the file as strings.
     pub request: Request,
     /// The request's id in its file, where the file gives one.
     pub name: Option<Box<str>>,

@@ -10,6 +10,7 @@ use crate::times::TimeLine;
 use crate::{Arrival, MAX_TOKENS, Times, TrafficError};
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::path::Path;
 use windtunnel_engine::{Content, Nanos, OutputPlan, Request, RequestId};
 
@@ -56,8 +57,6 @@ const KNOWN: [&str; 11] = [
     "ignore_eos",
 ];
 
-/// Most output tokens of a line: each one is kept, so this bounds the memory of a request.
-const MAX_OUTPUT_TOKENS: u32 = 1 << 24;
 /// Output token of a position behind a given list of output tokens.
 const PADDING_TOKEN: u32 = 199_999;
 
@@ -104,8 +103,8 @@ impl RequestLine {
             let allowed = format!("allowed are 1 to {MAX_TOKENS}");
             return Err(Fault::new("prompt_token_ids", format!("got {prompt} tokens"), allowed));
         }
-        if self.max_tokens == 0 || self.max_tokens > MAX_OUTPUT_TOKENS {
-            let allowed = format!("allowed is an integer from 1 to {MAX_OUTPUT_TOKENS}");
+        if self.max_tokens == 0 || self.max_tokens > MAX_TOKENS {
+            let allowed = format!("allowed is an integer from 1 to {MAX_TOKENS}");
             return Err(Fault::new("max_tokens", format!("got {}", self.max_tokens), allowed));
         }
         for (field, ms) in [("arrival_ms", self.arrival_ms), ("abort_ms", self.abort_ms)] {
@@ -199,7 +198,7 @@ fn check_type(field: &str, value: &Value) -> Result<(), Fault> {
         "prompt_token_ids" | "output_token_ids" | "stop_token_ids" => {
             fields::integers(field, value, u32::MAX.into()).map(drop)
         }
-        "max_tokens" => fields::integer(field, value, 1, MAX_OUTPUT_TOKENS.into()).map(drop),
+        "max_tokens" => fields::integer(field, value, 1, MAX_TOKENS.into()).map(drop),
         "arrival_ms" | "abort_ms" => fields::milliseconds(field, value).map(drop),
         "arrival_step" | "abort_step" => fields::integer(field, value, 0, u64::MAX).map(drop),
         "priority" => fields::signed(field, value).map(drop),
@@ -209,25 +208,94 @@ fn check_type(field: &str, value: &Value) -> Result<(), Fault> {
 }
 
 /// The stream of a request file whose requests arrive by time.
+///
+/// vLLM orders requests of one priority and one time by their ids as strings. So the requests of one time
+/// are read together, however many they are; they come out in the order of the file, with their ties in
+/// the order of their ids.
 #[derive(Debug)]
 pub(crate) struct RequestStream {
     lines: RequestLines,
     times: TimeLine,
+    /// Ordinal of the next request to be read.
     next: u64,
+    /// Requests to read at most.
+    limit: u64,
+    /// Whether requests have times at all.
+    timed: bool,
+    /// Requests of one time, ties in order.
+    ready: VecDeque<Arrival>,
+    /// What was read behind them.
+    ahead: Option<Result<Timed, TrafficError>>,
+}
+
+/// A request, and the time that its line gives.
+#[derive(Debug)]
+struct Timed {
+    arrival_ms: Option<f64>,
+    arrival: Arrival,
 }
 
 impl RequestStream {
-    pub(crate) fn open(path: &Path, times: Times) -> Result<RequestStream, TrafficError> {
-        let times = TimeLine::new(times)?;
-        Ok(RequestStream { lines: RequestLines::open(path)?, times, next: 0 })
+    pub(crate) fn open(path: &Path, times: Times, limit: Option<u64>) -> Result<RequestStream, TrafficError> {
+        Ok(RequestStream {
+            times: TimeLine::new(times)?,
+            lines: RequestLines::open(path)?,
+            next: 0,
+            limit: limit.unwrap_or(u64::MAX),
+            timed: times != Times::Ignored,
+            ready: VecDeque::new(),
+            ahead: None,
+        })
     }
 
     pub(crate) fn next_arrival(&mut self) -> Option<Result<Arrival, TrafficError>> {
+        if self.ready.is_empty() {
+            let first = match self.ahead.take().or_else(|| self.read())? {
+                Ok(first) => first,
+                Err(error) => return Some(Err(error)),
+            };
+            self.ready.push_back(first.arrival);
+            if self.timed {
+                self.read_others_of(first.arrival_ms);
+                self.order_ties();
+            }
+        }
+        self.ready.pop_front().map(Ok)
+    }
+
+    fn read_others_of(&mut self, arrival_ms: Option<f64>) {
+        loop {
+            match self.read() {
+                Some(Ok(other)) if other.arrival_ms == arrival_ms => self.ready.push_back(other.arrival),
+                behind => {
+                    self.ahead = behind;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Hands the ties of the requests that are ready, their ordinals till now, out anew.
+    fn order_ties(&mut self) {
+        let Some(first) = self.ready.front().map(|arrival| arrival.request.tie) else { return };
+        let mut by_id: Vec<usize> = (0..self.ready.len()).collect();
+        by_id.sort_by(|&a, &b| self.ready[a].name.cmp(&self.ready[b].name));
+        for (tie, &index) in (first..).zip(&by_id) {
+            self.ready[index].request.tie = tie;
+        }
+    }
+
+    fn read(&mut self) -> Option<Result<Timed, TrafficError>> {
+        if self.next == self.limit {
+            return None;
+        }
         let line = match self.lines.next()? {
             Ok(line) => line,
             Err(error) => return Some(Err(error)),
         };
-        Some(self.arrival(line).map_err(|fault| self.lines.refuse(fault)))
+        let arrival_ms = line.arrival_ms;
+        let arrival = self.arrival(line).map_err(|fault| self.lines.refuse(fault));
+        Some(arrival.map(|arrival| Timed { arrival_ms, arrival }))
     }
 
     fn arrival(&mut self, mut line: RequestLine) -> Result<Arrival, Fault> {

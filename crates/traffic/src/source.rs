@@ -79,7 +79,9 @@ impl TraceFile {
             Format::Mooncake { block_size } => {
                 Inner::Mooncake(Box::new(MooncakeStream::open(&self.path, block_size, self.times)?))
             }
-            Format::Requests => Inner::Requests(Box::new(RequestStream::open(&self.path, self.times)?)),
+            Format::Requests => {
+                Inner::Requests(Box::new(RequestStream::open(&self.path, self.times, self.limit)?))
+            }
         })
     }
 }

@@ -54,10 +54,10 @@ impl SyntheticStream {
         let ordinal = self.next;
         self.next += 1;
         let Some(at) = self.clock.next() else {
-            return Some(Err(TrafficError::Setting {
-                field: "requests",
-                got: self.plan.requests.to_string(),
-                problem: format!("are too many: request {ordinal} would arrive after the longest run"),
+            return Some(Err(TrafficError::TooSlow {
+                requests: self.plan.requests,
+                requests_per_second: self.plan.arrivals.rate().unwrap_or_default(),
+                ordinal,
             }));
         };
         let request = Request {

@@ -169,15 +169,15 @@ fn bad_rows_are_refused_with_field_value_and_remedy() {
         (r#"{"timestamp": "1"}"#, "timestamp: got \"1\"; allowed is a number of milliseconds of at least 0"),
         (
             r#"{"timestamp": 1, "output_length": 0, "hash_ids": [1]}"#,
-            "output_length: got 0; allowed is an integer from 1 to 1073741824",
+            "output_length: got 0; allowed is an integer from 1 to 16777216",
         ),
         (
             r#"{"timestamp": 1, "output_tokens": 1.5}"#,
-            "output_tokens: got 1.5; allowed is an integer from 1 to 1073741824",
+            "output_tokens: got 1.5; allowed is an integer from 1 to 16777216",
         ),
         (
             r#"{"timestamp": 1, "input_length": 0, "output_length": 1, "hash_ids": []}"#,
-            "input_length: got 0; allowed is an integer from 1 to 1073741824",
+            "input_length: got 0; allowed is an integer from 1 to 16777216",
         ),
         (
             r#"{"timestamp": 1, "input_length": 1, "hash_ids": [1]}"#,

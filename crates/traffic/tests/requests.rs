@@ -53,6 +53,45 @@ fn a_line_becomes_a_request() {
     assert_eq!((all[0].name.as_deref(), all[1].name.as_deref()), (Some("a"), Some("b")));
 }
 
+/// vLLM compares requests of one priority and one arrival by their ids, which are strings: "10" < "9".
+#[test]
+fn ties_of_one_time_follow_the_ids_as_strings() {
+    let line = |id: &str, ms: f64| {
+        format!(r#"{{"id":"{id}","prompt_token_ids":[1],"max_tokens":1,"arrival_ms":{ms}}}"#)
+    };
+    let made =
+        [line("z", 0.0), line("9", 5.0), line("b", 5.0), line("10", 5.0), line("9", 5.0), line("a", 6.0)];
+    let made: Vec<&str> = made.iter().map(String::as_str).collect();
+    let ties = |all: &[Arrival]| all.iter().map(|one| one.request.tie).collect::<Vec<_>>();
+    let all = predict(&made).unwrap();
+    let ids: Vec<u64> = all.iter().map(|one| one.request.id.0).collect();
+    assert_eq!(ids, [0, 1, 2, 3, 4, 5], "the order of the file stays");
+    assert_eq!(ties(&all), [0, 2, 4, 1, 3, 5]);
+
+    let file = file(&made);
+    let read = |times, limit| {
+        let path = file.path().to_owned();
+        let trace = TraceFile { path, format: Format::Requests, times, limit };
+        WorkloadSource::Trace(trace).open().unwrap().collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    assert_eq!(ties(&read(Times::Ignored, None)), [0, 1, 2, 3, 4, 5], "without times there is no group");
+    // A nanosecond holds many of these times; the earlier one is still the earlier one.
+    assert_eq!(ties(&read(Times::Recorded { speedup: 1e9 }, None)), [0, 2, 4, 1, 3, 5]);
+    assert_eq!(ties(&read(Times::Recorded { speedup: 1.0 }, Some(3))), [0, 1, 2]);
+}
+
+#[test]
+fn a_bad_line_comes_after_the_requests_of_the_time_above_it() {
+    let file = file(&[GOOD, GOOD, "{"]);
+    let times = Times::Recorded { speedup: 1.0 };
+    let trace = TraceFile { path: file.path().to_owned(), format: Format::Requests, times, limit: None };
+    let mut stream = WorkloadSource::Trace(trace).open().unwrap();
+    assert!(stream.next().unwrap().is_ok() && stream.next().unwrap().is_ok());
+    let error = stream.next().unwrap().unwrap_err().to_string();
+    assert!(error.contains(", line 3: "), "{error}");
+    assert!(stream.next().is_none());
+}
+
 /// The output plan of a line, read as the request with this ordinal.
 fn plan(line: &str, ordinal: u64) -> (Vec<u32>, Option<u32>) {
     let line = lines(&[line]).unwrap().remove(0);
@@ -143,7 +182,7 @@ fn bad_lines_are_refused_with_field_value_and_remedy() {
         ),
         (
             r#"{"id":"b","prompt_token_ids":[],"max_tokens":3}"#.into(),
-            "prompt_token_ids: got 0 tokens; allowed are 1 to 1073741824",
+            "prompt_token_ids: got 0 tokens; allowed are 1 to 16777216",
         ),
         (
             r#"{"id":"b","prompt_token_ids":[1,-1],"max_tokens":3}"#.into(),

@@ -66,11 +66,11 @@ fn settings_without_meaning_are_refused() {
     let plan = Synthetic { input_tokens: 8, output_tokens: 4, requests: 2, arrivals: Arrivals::AtOnce };
     assert_eq!(
         refusal(Synthetic { input_tokens: 0, ..plan.clone() }),
-        "input_tokens: 0 must be from 1 to 1073741824"
+        "input_tokens: 0 must be from 1 to 16777216"
     );
     assert_eq!(
         refusal(Synthetic { output_tokens: u32::MAX, ..plan.clone() }),
-        "output_tokens: 4294967295 must be from 1 to 1073741824"
+        "output_tokens: 4294967295 must be from 1 to 16777216"
     );
     assert_eq!(refusal(Synthetic { requests: 0, ..plan.clone() }), "requests: 0 must be at least 1");
     for rate in [0.0, -1.0, f64::INFINITY, f64::NAN] {
@@ -79,5 +79,9 @@ fn settings_without_meaning_are_refused() {
         assert_eq!(refusal(Synthetic { arrivals, ..plan.clone() }), expected);
     }
     let slow = workload(3, Arrivals::Constant { requests_per_second: 1e-10 }).unwrap_err().to_string();
-    assert_eq!(slow, "requests: 3 are too many: request 1 would arrive after the longest run");
+    assert_eq!(
+        slow,
+        "traffic.stop.requests: 3 are too many: at traffic.load.requests_per_second 1e-10 request 1 would \
+         arrive after the longest run of 292 years"
+    );
 }

@@ -11,17 +11,17 @@ pub(crate) struct Engine {
     #[serde(default)]
     pub mode: Mode,
     /// Name of the model. A label: the timing types of this version do not read it.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("pattern" = r"\S"))]
     pub model: String,
     /// Name of the accelerator. A label: the timing types of this version do not read it.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("pattern" = r"\S"))]
     pub hardware: String,
     /// The engine.
     #[serde(default)]
     pub backend: Backend,
     /// Version of the engine, in quotes. A label: it does not change how the scheduler behaves.
     #[serde(default)]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("pattern" = r"\S"))]
     pub backend_version: Option<String>,
     /// Most tokens of prompt and output together, or max: no limit, since the model is only a name.
     #[serde(default)]

@@ -34,11 +34,11 @@ pub(crate) struct Source {
     pub kind: SourceType,
     /// Prompt tokens of each request, 1024 if not given. Synthetic only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_073_741_824))]
+    #[schemars(range(min = 1, max = 16_777_216))]
     pub input_tokens: Option<u32>,
     /// Output tokens of each request, 128 if not given. Synthetic only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_073_741_824))]
+    #[schemars(range(min = 1, max = 16_777_216))]
     pub output_tokens: Option<u32>,
     /// The file, one path, looked for beside the configuration file and then in the working directory.
     /// Plain or gzip. Trace only, and needed there.
@@ -49,7 +49,7 @@ pub(crate) struct Source {
     pub format: Option<TraceFormat>,
     /// Prompt tokens behind one hash id, 512 if not given. Mooncake only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_073_741_824))]
+    #[schemars(range(min = 1, max = 16_777_216))]
     pub block_size: Option<u32>,
     /// Read this many requests at most. Trace only.
     #[serde(skip_serializing_if = "Option::is_none")]

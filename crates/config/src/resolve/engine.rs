@@ -7,6 +7,7 @@ use crate::document::{
 };
 use crate::experiment::{Deployment, Parallelism, Semantics};
 use std::num::NonZeroU32;
+use windtunnel_engine::Nanos;
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
 use windtunnel_perf::{Composition, Fixed, Law, Linear, PerfError, Polynomial, Speedup, TimingModel};
 use windtunnel_router::Policy as RouterPolicy;
@@ -174,6 +175,9 @@ fn timing(worker: &mut Worker, semantics: Semantics, findings: &mut Findings) ->
     let speedup = Speedup { ratio: keys.speedup_ratio, decode_ratio: keys.decode_speedup_ratio };
     match TimingModel::new(law?, composition, speedup) {
         Ok(model) => {
+            if let Law::Fixed(fixed) = model.law() {
+                check_fixed(fixed, speedup, findings)?;
+            }
             keys.composition = Some(match model.composition() {
                 Composition::Sum => CompositionKey::Sum,
                 Composition::Mixed => CompositionKey::Mixed,
@@ -187,6 +191,30 @@ fn timing(worker: &mut Worker, semantics: Semantics, findings: &mut Findings) ->
             None
         }
     }
+}
+
+/// No pass of fixed times may be longer than the longest run: each time as it is given, each after its
+/// speedup, and both in one pass. (What other laws come to is known in the run only.)
+fn check_fixed(fixed: &Fixed, speedup: Speedup, findings: &mut Findings) -> Option<()> {
+    let prefill = findings.time(&format!("{TIMING}.prefill_ms"), fixed.prefill_ms);
+    let decode = findings.time(&format!("{TIMING}.decode_ms"), fixed.decode_ms);
+    prefill?;
+    decode?;
+    let prefill_ms = fixed.prefill_ms / speedup.ratio;
+    let decode_ms = fixed.decode_ms / (speedup.ratio * speedup.decode_ratio);
+    if Nanos::from_ms(prefill_ms + decode_ms).is_some() {
+        return Some(());
+    }
+    let ratios = [("speedup_ratio", speedup.ratio), ("decode_speedup_ratio", speedup.decode_ratio)];
+    let slowing = ratios.iter().filter(|(_, ratio)| *ratio < 1.0).min_by(|a, b| a.1.total_cmp(&b.1));
+    let (key, value) = slowing.copied().unwrap_or(("decode_ms", fixed.decode_ms));
+    let path = format!("{TIMING}.{key}");
+    let got = findings.shown(&path, value);
+    let message = format!(
+        "got {got}; a pass with prefill and decode would take too long: a time must be below 292 years"
+    );
+    findings.problem(&path, message);
+    None
 }
 
 fn law(keys: &Timing, capacity_tokens: u64, findings: &mut Findings) -> Option<Law> {

@@ -5,6 +5,7 @@ use crate::document::{LoadType, SourceType, TraceFormat, Traffic};
 use crate::experiment::{Pace, Workload};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use windtunnel_engine::Nanos;
 use windtunnel_traffic::{Arrivals, Format, Synthetic, Times, TraceFile, WorkloadSource};
 
 const SOURCE: &str = "traffic.source";
@@ -75,11 +76,29 @@ fn synthetic(keys: &mut Traffic, findings: &mut Findings) -> Option<Workload> {
             let seed = keys.load.seed?;
             (Arrivals::Poisson { requests_per_second: rate?, seed }, Pace::Arrivals)
         }
-        LoadType::ConstantRate => (Arrivals::Constant { requests_per_second: rate? }, Pace::Arrivals),
+        LoadType::ConstantRate => {
+            check_last_arrival(requests, rate?, findings)?;
+            (Arrivals::Constant { requests_per_second: rate? }, Pace::Arrivals)
+        }
         LoadType::TraceTimestamps => return None,
     };
     let plan = Synthetic { input_tokens, output_tokens, requests, arrivals };
     Some(Workload { source: WorkloadSource::Synthetic(plan), pace, max_virtual_time: None })
+}
+
+/// The last request must arrive within the longest run. (When the last of a Poisson process does is known
+/// in the run only.)
+fn check_last_arrival(requests: u64, rate: f64, findings: &mut Findings) -> Option<()> {
+    if Nanos::from_ms(requests.saturating_sub(1) as f64 * 1000.0 / rate).is_some() {
+        return Some(());
+    }
+    let path = format!("{LOAD}.requests_per_second");
+    let got = findings.shown(&path, rate);
+    let message = format!(
+        "got {got}; the last of {requests} requests would arrive too late: a time must be below 292 years"
+    );
+    findings.problem(&path, message);
+    None
 }
 
 /// The number of synthetic requests.
@@ -183,8 +202,13 @@ fn trace_file(paths: Option<&[String]>, folder: &Path, findings: &mut Findings) 
     };
     let beside = folder.join(name);
     let here = PathBuf::from(name);
-    let found = [beside.clone(), here].into_iter().find(|path| path.is_file());
-    if found.is_none() {
+    // A pipe or a device is as good as a file: what stands there is asked once, when it is opened.
+    let there = [beside.clone(), here].into_iter().filter(|path| path.exists());
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = there.partition(|path| path.is_dir());
+    let found = files.into_iter().next();
+    if found.is_none() && !folders.is_empty() {
+        findings.problem(&at, format!("got \"{name}\"; a folder, a file is needed"));
+    } else if found.is_none() {
         let looked = if Path::new(name).is_absolute() {
             String::new()
         } else {

@@ -238,7 +238,8 @@ mod tests {
                 // The fast way leaves the range of lengths to the checks that follow.
                 Err(_) => {
                     let lengths = [fast.input_length, fast.output_length];
-                    let bad = |length: &Option<u64>| length.is_some_and(|n| n == 0 || n > 1 << 30);
+                    let bad =
+                        |length: &Option<u64>| length.is_some_and(|n| n == 0 || n > crate::MAX_TOKENS.into());
                     assert!(lengths.iter().any(bad), "{text}");
                 }
             }

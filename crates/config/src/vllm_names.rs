@@ -1,0 +1,57 @@
+//! vLLM's names of settings that have another name here, or another place: for whoever moves a command
+//! line into a file. Only names that an unknown key can have are known, no values.
+
+/// vLLM's ways to say how many blocks there are without counting them. Memory is not modelled.
+const MEMORY: [&str; 2] = ["gpu_memory_utilization", "kv_cache_memory_bytes"];
+
+/// What is said of a key called `key` that vLLM has and this version has only as what it comes to.
+pub(crate) fn instead(key: &str) -> Option<&'static str> {
+    MEMORY.contains(&&*plain(key)).then_some(
+        "the memory of the accelerator is not modelled; \
+         give the number of blocks as engine.workers.aggregated.kv_cache.capacity.blocks",
+    )
+}
+
+fn plain(key: &str) -> String {
+    key.trim_start_matches('-').replace('-', "_")
+}
+
+/// The path that a key called `key`, with or without dashes, has here.
+pub(crate) fn path_here(key: &str) -> Option<&'static str> {
+    let name = plain(key);
+    NAMES.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)
+}
+
+/// vLLM's name, and the path here.
+pub(crate) const NAMES: &[(&str, &str)] = &[
+    ("max_num_seqs", "engine.workers.aggregated.scheduler.max_sequences"),
+    ("max_num_batched_tokens", "engine.workers.aggregated.scheduler.max_batched_tokens"),
+    ("scheduling_policy", "engine.workers.aggregated.scheduler.policy"),
+    ("scheduler_reserve_full_isl", "engine.workers.aggregated.scheduler.reserve_full_isl"),
+    ("max_model_len", "engine.context_length"),
+    ("block_size", "engine.workers.aggregated.kv_cache.block_size"),
+    ("enable_prefix_caching", "engine.workers.aggregated.kv_cache.prefix_caching"),
+    ("num_gpu_blocks", "engine.workers.aggregated.kv_cache.capacity.blocks"),
+    ("num_gpu_blocks_override", "engine.workers.aggregated.kv_cache.capacity.blocks"),
+    ("tensor_parallel_size", "engine.workers.aggregated.parallelism.tensor"),
+    ("pipeline_parallel_size", "engine.workers.aggregated.parallelism.pipeline"),
+    // Ranks of vLLM that share nothing but the queue in front of them.
+    ("data_parallel_size", "engine.workers.aggregated.parallelism.replicas"),
+    ("served_model_name", "engine.model"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_leads_to_a_key_that_there_is() {
+        let schema = crate::schema();
+        for (theirs, ours) in NAMES {
+            let key = ours.split('.').fold(&schema, |schema, key| &schema["properties"][key]);
+            assert!(key["description"].is_string(), "{theirs}: {ours}");
+        }
+        assert_eq!(path_here("--max-num-seqs"), path_here("max_num_seqs"));
+        assert_eq!(path_here("max_sequences"), None);
+    }
+}
