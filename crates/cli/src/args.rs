@@ -35,7 +35,7 @@ pub struct Predict {
     /// Set one value of the configuration, as a.b.c=VALUE (YAML); repeatable, the last one wins
     #[arg(long, value_name = "PATH=VALUE")]
     pub set: Vec<String>,
-    /// Run the first N requests of the workload only
+    /// Run the first N requests of the trace only (traffic.stop.requests bounds a synthetic workload)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     /// What standard output shows
@@ -47,7 +47,7 @@ pub struct Predict {
     /// Replace the files of an earlier run in the output folder
     #[arg(long, requires = "output_dir")]
     pub overwrite: bool,
-    /// Also write requests.jsonl, one line for each request
+    /// Also write requests.jsonl, one line for each request that ended
     #[arg(long, requires = "output_dir")]
     pub capture_per_request: bool,
     /// Write every KV event and preemption to this file (JSON lines)
@@ -110,7 +110,7 @@ pub enum ConformanceAction {
         /// The scenario's requests (JSON lines, may be gzipped)
         #[arg(long, value_name = "FILE")]
         requests: PathBuf,
-        /// Where the trace goes; standard output if not given
+        /// Where the trace goes, gzipped if the name ends in .gz; standard output if not given
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         /// How passes are computed

@@ -3,6 +3,9 @@
 use crate::args::ConformanceAction;
 use crate::exit::Failure;
 use crate::files::PartialFile;
+use crate::say::say;
+use flate2::{Compression, GzBuilder};
+use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -31,7 +34,19 @@ fn write_trace(config: &Path, requests: &Path, out: Option<&Path>, stepper: Step
         }
         Some(path) => {
             let mut file = PartialFile::create(path)?;
-            write_lines(&scenario, stepper, &mut file)?;
+            for (option, input) in [("--config", config), ("--requests", requests)] {
+                if file.replaces(input) {
+                    return Err(Failure::Input(format!("--out: {} is the file of {option}", path.display())));
+                }
+            }
+            if path.extension().is_some_and(|extension| extension == "gz") {
+                // Without a time in it, the same trace is the same bytes.
+                let mut packed = GzBuilder::new().mtime(0).write(&mut file, Compression::default());
+                write_lines(&scenario, stepper, &mut packed)?;
+                packed.finish().map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
+            } else {
+                write_lines(&scenario, stepper, &mut file)?;
+            }
             file.finish()
         }
     }
@@ -45,8 +60,9 @@ fn write_lines(scenario: &Scenario, stepper: Stepper, out: &mut impl Write) -> R
             .map_err(io::Error::from)
             .and_then(|()| out.write_all(b"\n"));
         written.map_err(|cause| {
+            let source = cause.kind().into();
             broken = Some(cause);
-            ConformanceError::Unsupported { scenario: scenario.name(), reason: "output failed".into() }
+            ConformanceError::Io { path: PathBuf::new(), source }
         })
     });
     match (replayed, broken) {
@@ -56,37 +72,105 @@ fn write_lines(scenario: &Scenario, stepper: Stepper, out: &mut impl Write) -> R
     }
 }
 
+/// A golden that could not be checked.
+#[derive(Debug, Serialize)]
+struct CheckError {
+    golden: PathBuf,
+    reason: String,
+}
+
 fn check(goldens: &[PathBuf], as_json: bool, stepper: Stepper) -> Result<(), Failure> {
     let goldens = find_goldens(goldens).map_err(Failure::input)?;
-    let mut results = Vec::with_capacity(goldens.len());
-    for golden in &goldens {
-        results.push(check_golden(golden, stepper).map_err(Failure::input)?);
+    let (mut results, mut errors) = (Vec::with_capacity(goldens.len()), Vec::new());
+    for golden in goldens {
+        match check_golden(&golden, stepper) {
+            Ok(result) => results.push(result),
+            Err(error) => errors.push(CheckError { reason: error.to_string(), golden }),
+        }
     }
-    let steps: u64 = results.iter().map(|r| r.steps).sum();
-    let differing: u64 = results.iter().map(|r| r.differing).sum();
     let mut out = io::stdout().lock();
     let printed = if as_json {
-        let summary = json!({
-            "scenarios": results.len(), "steps": steps, "differing": differing, "results": results,
-        });
-        serde_json::to_writer_pretty(&mut out, &summary).map_err(io::Error::from)
+        print_json(&mut out, &results, &errors)
     } else {
-        results.iter().try_for_each(|result| print_difference(&mut out, result)).and_then(|()| {
-            let plural = if results.len() == 1 { "" } else { "s" };
-            write!(out, "{} scenario{plural}, {steps} steps, {differing} differing", results.len())
-        })
+        results
+            .iter()
+            .try_for_each(|result| print_difference(&mut out, result))
+            // The errors are the whole answer where nothing was compared.
+            .and_then(
+                |()| if results.is_empty() { Ok(()) } else { print_counts(&mut out, &results, &errors) },
+            )
     };
-    printed.and_then(|()| writeln!(out)).map_err(Failure::output)?;
-    if differing == 0 { Ok(()) } else { Err(Failure::Differences) }
+    printed.map_err(Failure::output)?;
+    for CheckError { golden, reason } in &errors {
+        let golden = golden.display().to_string();
+        if reason.starts_with(&golden) {
+            say(format_args!("error: {reason}"));
+        } else {
+            say(format_args!("error: {golden}: {reason}"));
+        }
+    }
+    match (errors.is_empty(), results.iter().all(ScenarioResult::is_equal)) {
+        (false, _) => Err(Failure::Errors),
+        (true, false) => Err(Failure::Differences),
+        (true, true) => Ok(()),
+    }
+}
+
+fn steps(results: &[ScenarioResult]) -> (u64, u64) {
+    (results.iter().map(|r| r.steps).sum(), results.iter().map(|r| r.differing).sum())
+}
+
+fn print_json(out: &mut impl Write, results: &[ScenarioResult], errors: &[CheckError]) -> io::Result<()> {
+    let (steps, differing) = steps(results);
+    let answer = json!({
+        "scenarios": results.len(),
+        "steps": steps,
+        "differing": differing,
+        "results": results,
+        "errors": errors,
+    });
+    serde_json::to_writer_pretty(&mut *out, &answer)?;
+    writeln!(out)
+}
+
+fn print_counts(out: &mut impl Write, results: &[ScenarioResult], errors: &[CheckError]) -> io::Result<()> {
+    let (steps, differing) = steps(results);
+    write!(out, "{}, {steps} steps, {differing} differing", counted(results.len() as u64, "scenario"))?;
+    let otherwise = results.iter().filter(|r| !r.is_equal() && r.differing == 0).count();
+    if otherwise > 0 {
+        write!(out, ", {} with another difference", counted(otherwise as u64, "scenario"))?;
+    }
+    if !errors.is_empty() {
+        write!(out, ", {}", counted(errors.len() as u64, "error"))?;
+    }
+    writeln!(out)
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn print_difference(out: &mut impl Write, result: &ScenarioResult) -> io::Result<()> {
     let Some(first) = &result.first else { return Ok(()) };
-    writeln!(
-        out,
-        "{}: {} of {} steps differ, first step {}",
-        result.name, result.differing, result.steps, first.step
-    )?;
+    let mut facts = Vec::new();
+    if result.differing > 0 {
+        let mut fact = format!("{} of {} steps differ", result.differing, result.steps);
+        if let Some(step) = first.step {
+            fact.push_str(&format!(", first step {step}"));
+        }
+        facts.push(fact);
+    }
+    if result.missing_lines > 0 {
+        facts.push(format!("lacks {} of ours", counted(result.missing_lines, "line")));
+    }
+    if result.extra_lines > 0 {
+        facts.push(format!("has {} that ours lacks", counted(result.extra_lines, "line")));
+    }
+    if result.summary_differs {
+        facts.push("the summary differs".into());
+    }
+    let line = first.line.map(|line| format!(":{line}")).unwrap_or_default();
+    writeln!(out, "{}{line}: {}", result.golden.display(), facts.join("; "))?;
     writeln!(out, "  key    {}", first.key)?;
     writeln!(out, "  ours   {}", first.ours)?;
     writeln!(out, "  theirs {}", first.theirs)

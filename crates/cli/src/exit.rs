@@ -1,5 +1,6 @@
 //! How a command fails, and what the shell gets to see of it.
 
+use crate::say::say;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -11,12 +12,14 @@ pub enum Failure {
     Run(String),
     /// Files, settings or traces are wrong.
     Input(String),
-    /// Ctrl-C.
+    /// Ctrl-C, or another signal to end.
     Interrupted,
     /// Nobody reads our output any more; the work itself was not the problem.
     ClosedPipe,
     /// A check found differences, which have been printed.
     Differences,
+    /// A check could not compare everything; the reasons have been printed.
+    Errors,
 }
 
 impl Failure {
@@ -42,19 +45,20 @@ impl Failure {
     pub fn report(self) -> ExitCode {
         match self {
             Failure::Run(cause) => {
-                eprintln!("error: {cause}");
+                say(format_args!("error: {cause}"));
                 ExitCode::from(1)
             }
             Failure::Input(cause) => {
-                eprintln!("error: {cause}");
+                say(format_args!("error: {cause}"));
                 ExitCode::from(2)
             }
             Failure::Interrupted => {
-                eprintln!("interrupted");
+                say(format_args!("interrupted"));
                 ExitCode::from(130)
             }
             Failure::ClosedPipe => ExitCode::SUCCESS,
             Failure::Differences => ExitCode::from(1),
+            Failure::Errors => ExitCode::from(2),
         }
     }
 }

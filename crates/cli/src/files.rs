@@ -40,6 +40,11 @@ impl PartialFile {
         Ok(PartialFile { target, partial, writer })
     }
 
+    /// Whether it will be, or replace, the file at `path`.
+    pub fn replaces(&self, path: &Path) -> bool {
+        is_same_file(&self.target, path)
+    }
+
     /// Whether two files in the making are the same one.
     pub fn is(&self, other: &PartialFile) -> bool {
         self.partial.is_some() && self.partial == other.partial
@@ -56,6 +61,26 @@ impl PartialFile {
             None => Ok(()),
         }
     }
+}
+
+/// Whether two paths lead to one file, there already or not, also through links.
+pub fn is_same_file(a: &Path, b: &Path) -> bool {
+    resolved(a) == resolved(b) || is_same_inode(a, b)
+}
+
+/// Two names of one file on the disk.
+#[cfg(unix)]
+fn is_same_inode(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (a.metadata(), b.metadata()) {
+        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+fn is_same_inode(_: &Path, _: &Path) -> bool {
+    false
 }
 
 /// One name for one file. A link stays what it is, and what it points at is written.

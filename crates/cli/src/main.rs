@@ -9,6 +9,7 @@ mod exit;
 mod files;
 mod predict;
 mod progress;
+mod say;
 
 use args::{Arguments, Command};
 use clap::Parser;
@@ -17,7 +18,10 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(answer) => return told(&answer),
+    };
     let done = match arguments.command {
         Command::Predict(predict) => predict::run(&predict),
         Command::Conformance(conformance) => conformance::run(&conformance.action),
@@ -26,6 +30,18 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+/// Prints what clap has to say: help and version, or what is wrong with the arguments.
+fn told(answer: &clap::Error) -> ExitCode {
+    let printed = answer.print();
+    if answer.use_stderr() {
+        return ExitCode::from(2);
+    }
+    match printed.and_then(|()| std::io::stdout().flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(cause) => Failure::output(cause).report(),
     }
 }
 

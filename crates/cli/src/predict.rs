@@ -2,10 +2,12 @@
 
 use crate::args::{Format, Predict};
 use crate::exit::Failure;
-use crate::files::PartialFile;
+use crate::files::{PartialFile, is_same_file};
 use crate::progress::ProgressLine;
+use crate::say::say;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -13,20 +15,23 @@ use windtunnel_config::{Experiment, Semantics};
 use windtunnel_engine::Nanos;
 use windtunnel_report::{FileName, OutputDir, Prediction, Report, ReportError, RunFile};
 use windtunnel_sim::{Options, SimError, TelemetryOptions};
+use windtunnel_traffic::WorkloadSource;
 
 /// The engine version whose behaviour is reproduced.
 const VLLM: &str = "0.33.0";
 
 /// Runs the command.
 pub fn run(arguments: &Predict) -> Result<(), Failure> {
-    let experiment = load(arguments)?;
+    let config = config_path(arguments)?;
+    let experiment = load(config, arguments)?;
     let interval = telemetry_interval(arguments)?;
     let output = match &arguments.output_dir {
         Some(path) => Some(OutputDir::prepare(path, arguments.overwrite).map_err(Failure::input)?),
         None => None,
     };
-    let mut events = arguments.events.as_deref().map(PartialFile::create).transpose()?;
-    let mut telemetry = arguments.telemetry.as_deref().map(PartialFile::create).transpose()?;
+    let reserved = reserved(config, &experiment, arguments.output_dir.as_deref())?;
+    let mut events = side_file("--events", arguments.events.as_deref(), &reserved)?;
+    let mut telemetry = side_file("--telemetry", arguments.telemetry.as_deref(), &reserved)?;
     if let (Some(events), Some(telemetry)) = (&events, &telemetry)
         && events.is(telemetry)
     {
@@ -60,15 +65,58 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     publish(arguments, &experiment, &report, output, wall_time_ms)
 }
 
-fn load(arguments: &Predict) -> Result<Experiment, Failure> {
-    let path = arguments.config.as_ref().or(arguments.file.as_ref());
+fn config_path(arguments: &Predict) -> Result<&Path, Failure> {
     // invariant: clap requires exactly one of the two
-    let Some(path) = path else { return Err(Failure::Input("a configuration file is required".into())) };
+    let path = arguments.config.as_deref().or(arguments.file.as_deref());
+    path.ok_or_else(|| Failure::Input("a configuration file is required".into()))
+}
+
+fn load(path: &Path, arguments: &Predict) -> Result<Experiment, Failure> {
     let mut overrides = arguments.set.clone();
-    if let Some(limit) = arguments.limit {
-        overrides.push(format!("traffic.source.limit={limit}"));
+    let experiment = windtunnel_config::load(path, &overrides).map_err(Failure::input)?;
+    let Some(limit) = arguments.limit else { return Ok(experiment) };
+    if let WorkloadSource::Synthetic(_) = experiment.workload.source {
+        return Err(Failure::Input(
+            "--limit: is for traces; traffic.stop.requests bounds a synthetic workload".into(),
+        ));
     }
+    overrides.push(format!("traffic.source.limit={limit}"));
     windtunnel_config::load(path, &overrides).map_err(Failure::input)
+}
+
+/// A file that no option may write, and what it is.
+type Reserved = (&'static str, PathBuf);
+
+/// What the run reads and what it writes into its folder. The latter may not be among the former.
+fn reserved(config: &Path, experiment: &Experiment, folder: Option<&Path>) -> Result<Vec<Reserved>, Failure> {
+    let mut inputs = vec![("the configuration", config.to_owned())];
+    if let WorkloadSource::Trace(trace) = &experiment.workload.source {
+        inputs.push(("the trace", trace.path.clone()));
+    }
+    let ours: Vec<Reserved> = FileName::ALL
+        .into_iter()
+        .filter_map(|name| Some(("a file of the output folder", folder?.join(name.as_str()))))
+        .collect();
+    for (_, path) in &ours {
+        if let Some((what, _)) = inputs.iter().find(|(_, input)| is_same_file(path, input)) {
+            return Err(Failure::Input(format!("--output-dir: {} is {what}", path.display())));
+        }
+    }
+    Ok(inputs.into_iter().chain(ours).collect())
+}
+
+/// Begins the file of an option.
+fn side_file(
+    option: &str,
+    path: Option<&Path>,
+    reserved: &[Reserved],
+) -> Result<Option<PartialFile>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let file = PartialFile::create(path)?;
+    match reserved.iter().find(|(_, other)| file.replaces(other)) {
+        Some((what, _)) => Err(Failure::Input(format!("{option}: {} is {what}", path.display()))),
+        None => Ok(Some(file)),
+    }
 }
 
 fn telemetry_interval(arguments: &Predict) -> Result<Nanos, Failure> {
@@ -80,7 +128,7 @@ fn telemetry_interval(arguments: &Predict) -> Result<Nanos, Failure> {
     })
 }
 
-/// A flag that Ctrl-C raises. A second Ctrl-C ends the program at once.
+/// A flag that Ctrl-C raises, as SIGTERM and SIGHUP do. A second one ends the program at once.
 fn interrupt_flag() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
     let raised = flag.clone();
@@ -138,9 +186,9 @@ fn publish(
     })?;
     if arguments.format == Format::Table {
         for path in written {
-            eprintln!("wrote {}", path.display());
+            say(format_args!("wrote {}", path.display()));
         }
-        eprintln!("simulated in {:.2} s", wall_time_ms / 1e3);
+        say(format_args!("simulated in {:.2} s", wall_time_ms / 1e3));
     }
     Ok(())
 }

@@ -282,6 +282,124 @@ fn two_options_cannot_write_one_file() {
     assert!(names(folder.path()).is_empty(), "{:?}", names(folder.path()));
 }
 
+/// Runs in a folder of its own with the example and its trace, and an output folder that holds a run.
+fn in_use() -> tempfile::TempDir {
+    let folder = tempdir().unwrap();
+    for name in ["quickstart.yaml", "quickstart-trace.jsonl"] {
+        fs::copy(root().join("examples").join(name), folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
+/// What a run reads, and what it writes anyway, is no destination of an option.
+#[test]
+fn options_cannot_overwrite_what_the_run_reads_or_writes() {
+    let folder = in_use();
+    let at = folder.path();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("quickstart.yaml", at.join("link")).unwrap();
+    #[cfg(unix)]
+    fs::hard_link(at.join("quickstart-trace.jsonl"), at.join("hard")).unwrap();
+    let before = ["quickstart.yaml", "quickstart-trace.jsonl"].map(|name| read(at.join(name)));
+    let cases: &[(&[&str], &str)] = &[
+        (&["--events", "./quickstart.yaml"], "--events: ./quickstart.yaml is the configuration"),
+        (&["--telemetry", "quickstart-trace.jsonl"], "--telemetry: quickstart-trace.jsonl is the trace"),
+        #[cfg(unix)]
+        (&["--events", "link"], "--events: link is the configuration"),
+        #[cfg(unix)]
+        (&["--events", "hard"], "--events: hard is the trace"),
+        (
+            &["--output-dir", "o", "--events", "./o/prediction.json"],
+            "--events: ./o/prediction.json is a file of the output folder",
+        ),
+        (
+            &["--output-dir", "./o", "--telemetry", "o/requests.jsonl"],
+            "--telemetry: o/requests.jsonl is a file of the output folder",
+        ),
+        (
+            &["--output-dir", "o", "--telemetry", "o/run.json"],
+            "--telemetry: o/run.json is a file of the output folder",
+        ),
+    ];
+    for (options, message) in cases {
+        let done =
+            windtunnel(["predict", "quickstart.yaml"]).args(*options).current_dir(at).output().unwrap();
+        assert_eq!(done.status.code(), Some(2), "{options:?}");
+        assert_eq!(err(&done), format!("error: {message}\n"), "{options:?}");
+        assert_eq!(names(&at.join("o")), [""; 0], "{options:?}");
+    }
+
+    // A trace with the name of a file of ours, in the output folder.
+    fs::create_dir(at.join("t")).unwrap();
+    fs::copy(at.join("quickstart-trace.jsonl"), at.join("t/requests.jsonl")).unwrap();
+    let done = windtunnel(["predict", "quickstart.yaml", "--output-dir", "t", "--overwrite"])
+        .args(["--set", "traffic.source.paths=[t/requests.jsonl]"])
+        .current_dir(at)
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(err(&done), "error: --output-dir: t/requests.jsonl is the trace\n");
+    assert_eq!(read(at.join("t/requests.jsonl")), before[1]);
+    assert_eq!(["quickstart.yaml", "quickstart-trace.jsonl"].map(|name| read(at.join(name))), before);
+}
+
+#[test]
+fn events_and_telemetry_may_stand_in_the_output_folder() {
+    let folder = in_use();
+    let at = folder.path();
+    let run = |more: &[&str]| {
+        windtunnel(["predict", "quickstart.yaml", "--limit", "20", "--output-dir", "o"])
+            .args(["--events", "o/events.jsonl"])
+            .args(more)
+            .current_dir(at)
+            .output()
+            .unwrap()
+    };
+    let done = run(&["--telemetry", "o/telemetry.jsonl"]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert_eq!(names(&at.join("o")), ["events.jsonl", "prediction.json", "run.json", "telemetry.jsonl"]);
+    assert!(read(at.join("o/events.jsonl")).starts_with("{\"time_ms\":"));
+    assert!(read(at.join("o/telemetry.jsonl")).starts_with("{\"time_ms\":"));
+    // Of a later run without telemetry, the earlier telemetry is not ours to remove.
+    assert_eq!(run(&["--overwrite"]).status.code(), Some(0));
+    assert_eq!(names(&at.join("o")), ["events.jsonl", "prediction.json", "run.json", "telemetry.jsonl"]);
+}
+
+/// What would stop the run at its end stops it before it begins.
+#[test]
+fn an_output_folder_that_cannot_be_written_is_refused_at_once() {
+    let folder = tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("o/prediction.json")).unwrap();
+    let run = |path: &Path| {
+        windtunnel(["predict", QUICKSTART, "--overwrite", "--output-dir"]).arg(path).output().unwrap()
+    };
+    let done = run(&folder.path().join("o"));
+    assert_eq!(done.status.code(), Some(2));
+    let place = folder.path().join("o/prediction.json");
+    assert_eq!(err(&done), format!("error: {} is a folder\n", place.display()));
+
+    // Nobody can make a file there, not even the superuser.
+    #[cfg(target_os = "linux")]
+    {
+        let done = run(Path::new("/proc"));
+        assert_eq!(done.status.code(), Some(2), "{}", err(&done));
+        assert!(err(&done).starts_with("error: cannot create /proc/.windtunnel-prediction.json"));
+    }
+}
+
+#[test]
+fn a_limit_is_for_traces() {
+    let folder = tempdir().unwrap();
+    fs::write(folder.path().join("endless.yaml"), ENDLESS).unwrap();
+    let done =
+        windtunnel(["predict", "endless.yaml", "--limit", "5"]).current_dir(folder.path()).output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(
+        err(&done),
+        "error: --limit: is for traces; traffic.stop.requests bounds a synthetic workload\n"
+    );
+}
+
 /// A device or pipe is written to, not replaced by a file of its name.
 #[cfg(target_os = "linux")]
 #[test]
@@ -361,10 +479,44 @@ fn output_that_cannot_be_written_exits_with_1() {
     }
 }
 
+/// Who cannot be told is not told; that is no reason to fail, and none to panic.
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_error_need_not_be_there() {
+    let lines = [
+        (format!("windtunnel predict {QUICKSTART} --limit 5"), 0),
+        ("windtunnel predict nothing.yaml".to_owned(), 2),
+        ("windtunnel predict --no-such-option".to_owned(), 2),
+        ("windtunnel conformance check nothing.jsonl".to_owned(), 2),
+        ("windtunnel schema > /dev/full".to_owned(), 1),
+        ("windtunnel --help > /dev/full".to_owned(), 1),
+        ("windtunnel --version > /dev/full".to_owned(), 1),
+    ];
+    for (line, code) in lines {
+        for to in ["2>/dev/full", "2>&-"] {
+            let done = bash(&format!("{line} {to}"), &root());
+            assert_eq!(done.status.code(), Some(code), "{line} {to}");
+        }
+    }
+}
+
 /// Ctrl-C in the middle of a run: it stops, exits with 130, and leaves no file that looks like a result.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_leaves_nothing_that_looks_whole() {
+    stopped_by("INT");
+}
+
+/// So do the signals of a batch system and of a terminal that goes away.
+#[cfg(unix)]
+#[test]
+fn a_terminated_run_leaves_nothing_that_looks_whole() {
+    stopped_by("TERM");
+    stopped_by("HUP");
+}
+
+#[cfg(unix)]
+fn stopped_by(signal: &str) {
     use std::process::Stdio;
     use std::time::{Duration, Instant};
 
@@ -389,7 +541,7 @@ fn an_interrupted_run_leaves_nothing_that_looks_whole() {
         assert!(run.try_wait().unwrap().is_none(), "the run ended by itself");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let sent = bash(&format!("kill -INT {}", run.id()), at);
+    let sent = bash(&format!("kill -{signal} {}", run.id()), at);
     assert!(sent.status.success(), "{}", err(&sent));
     while run.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {

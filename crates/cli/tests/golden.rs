@@ -156,8 +156,9 @@ fn one_changed_number_is_reported_with_step_key_and_both_values() {
     assert_eq!(
         out(&done),
         format!(
-            "async_pressure: 1 of 204 steps differ, first step 41\n  key    free_after_sched\n  \
+            "{}:43: 1 of 204 steps differ, first step 41\n  key    free_after_sched\n  \
              ours   {right}\n  theirs {}\n1 scenario, 204 steps, 1 differing\n",
+            path.display(),
             right + 1
         )
     );
@@ -171,9 +172,11 @@ fn one_changed_number_is_reported_with_step_key_and_both_values() {
         json!({
             "scenarios": 1, "steps": 204, "differing": 1,
             "results": [{
-                "name": "async_pressure", "steps": 204, "differing": 1,
-                "first": {"step": 41, "key": "free_after_sched", "ours": right, "theirs": right + 1},
+                "golden": path, "name": "async_pressure", "steps": 204, "differing": 1,
+                "summary_differs": false, "missing_lines": 0, "extra_lines": 0,
+                "first": {"line": 43, "step": 41, "key": "free_after_sched", "ours": right, "theirs": right + 1},
             }],
+            "errors": [],
         })
     );
 }
@@ -189,7 +192,7 @@ fn the_cause_is_named_before_its_consequences() {
     lines[31]["total"] = json!(0);
     let result = check_golden(&golden.write(&lines), Stepper::Fast).unwrap();
     let first = result.first.unwrap();
-    assert_eq!((result.differing, first.step, first.key.as_str()), (2, 29, "sched"));
+    assert_eq!((result.differing, first.step, first.key.as_str()), (2, Some(29), "sched"));
 }
 
 /// Every key of a step and of the summary is compared: changed, missing or additional.
@@ -221,8 +224,10 @@ fn no_key_goes_unread() {
                 for stepper in STEPPERS {
                     let result = check_golden(&golden.write(&lines), stepper).unwrap();
                     let first = result.first.unwrap_or_else(|| panic!("{key} = {theirs} went unread"));
-                    assert_eq!(result.differing, 1, "{key}");
-                    assert_eq!(first.step as usize, at - 1, "{key}");
+                    let step = (at < last).then_some(at as u64 - 1);
+                    let differs = (u64::from(at < last), at == last);
+                    assert_eq!((result.differing, result.summary_differs), differs, "{key}");
+                    assert_eq!((first.step, first.line), (step, Some(at + 1)), "{key}");
                     assert_eq!((first.key, first.theirs), (key.clone(), theirs.clone()));
                 }
             }
@@ -255,13 +260,154 @@ fn a_trace_that_is_cut_short_or_goes_on_differs() {
     let lines = golden.lines();
     let result = check_golden(&golden.write(&lines[..40]), Stepper::Fast).unwrap();
     let first = result.first.unwrap();
-    assert_eq!((first.step, first.key.as_str()), (39, "line"));
-    assert_eq!(result.differing as usize, lines.len() - 40);
+    // The config and 39 steps are there; the other 6 steps and the summary are not.
+    assert_eq!((first.step, first.line, first.key.as_str()), (Some(39), None, "line"));
+    assert_eq!((result.steps, result.differing, result.missing_lines), (39, 0, 7));
 
     let mut longer = lines.clone();
     longer.push(lines[lines.len() - 2].clone());
     let result = check_golden(&golden.write(&longer), Stepper::Fast).unwrap();
-    assert_eq!((result.differing, result.first.unwrap().ours), (1, Value::Null));
+    assert_eq!((result.steps, result.differing, result.extra_lines), (45, 0, 1));
+    assert_eq!(result.first.unwrap().ours, Value::Null);
+
+    // A step more before the summary: the summary is still compared with the summary.
+    let mut inserted = lines.clone();
+    inserted.insert(lines.len() - 1, lines[lines.len() - 2].clone());
+    let path = golden.write(&inserted);
+    let result = check_golden(&path, Stepper::Fast).unwrap();
+    assert_eq!((result.steps, result.differing, result.extra_lines), (45, 0, 1));
+    assert!(!result.summary_differs);
+    let done = windtunnel(["conformance", "check"]).arg(&path).output().unwrap();
+    assert_eq!(done.status.code(), Some(1));
+    let said = out(&done);
+    assert!(said.contains("plain.jsonl.gz:47: has 1 line that ours lacks\n"), "{said}");
+    assert!(
+        said.ends_with("\n1 scenario, 45 steps, 0 differing, 1 scenario with another difference\n"),
+        "{said}"
+    );
+
+    // Every step and the summary.
+    let mut other = lines.clone();
+    other[1..].iter_mut().for_each(|line| line["more"] = json!(1));
+    let path = golden.write(&other);
+    let done = windtunnel(["conformance", "check"]).arg(&path).output().unwrap();
+    let said = out(&done);
+    let fact = "plain.jsonl.gz:2: 45 of 45 steps differ, first step 0; the summary differs\n";
+    assert!(said.contains(fact), "{said}");
+    assert!(said.ends_with("\n1 scenario, 45 steps, 45 differing\n"), "{said}");
+}
+
+/// What is wrong with one scenario is said with its file, and the others are checked all the same.
+#[test]
+fn a_bad_scenario_does_not_end_the_check() {
+    let golden = Copy::of("vllm", "plain");
+    let good = golden.write(&golden.lines());
+    let at = golden.folder.path();
+    let bad = at.join("bad.jsonl");
+    fs::copy(at.join("plain.requests.jsonl.gz"), at.join("bad.requests.jsonl.gz")).unwrap();
+    fs::write(&bad, "{\"kind\":\"config\",\"engine\":\"vllm\"}\n").unwrap();
+    let missing = at.join("missing.jsonl");
+    let check = |more: &[&str]| {
+        windtunnel(["conformance", "check"]).args(more).args([&bad, &missing, &good]).output().unwrap()
+    };
+    let configs = [
+        ("[101]", ":1: must be one JSON object"),
+        ("\n5", ":2: must be one JSON object"),
+        (
+            "{\n\"num_blocks\": \"x\"}",
+            ":2: column 17: invalid type: string \"x\", expected an integer from 0 to 4294967295",
+        ),
+        ("{\"num_blocks\": 0}", ": "),
+    ];
+    for (config, reason) in configs {
+        let file = at.join("bad.config.json");
+        fs::write(&file, config).unwrap();
+        let done = check(&[]);
+        assert_eq!(done.status.code(), Some(2));
+        assert_eq!(out(&done), "1 scenario, 45 steps, 0 differing, 2 errors\n");
+        let said = err(&done);
+        let first = format!("error: {}: {}{reason}", bad.display(), file.display());
+        assert!(said.starts_with(&first), "{said}");
+        assert!(
+            said.contains(&format!("\nerror: {}: needs missing.config.json", missing.display())),
+            "{said}"
+        );
+    }
+    let json: Value = serde_json::from_str(&out(&check(&["--json"]))).unwrap();
+    assert_eq!((&json["scenarios"], &json["steps"]), (&json!(1), &json!(45)));
+    assert_eq!(json["errors"][0]["golden"], json!(bad));
+    assert_eq!(json["errors"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_trace_of_another_engine_is_an_error() {
+    let golden = Copy::of("vllm", "plain");
+    let mut lines = golden.lines();
+    lines[0]["engine"] = json!("sglang");
+    let path = golden.write(&lines);
+    let error = check_golden(&path, Stepper::Fast).unwrap_err().to_string();
+    let reason = "a trace of engine sglang; only those of vllm can be checked";
+    assert_eq!(error, format!("{}:1: {reason}", path.display()));
+}
+
+/// `run --out`: gzip by name, always the same bytes, and never over its inputs.
+#[test]
+fn run_packs_by_name_and_spares_its_inputs() {
+    let golden = Copy::of("vllm", "plain");
+    let at = golden.folder.path();
+    let run = |requests: &str, to: &str| {
+        windtunnel([
+            "conformance",
+            "run",
+            "--config",
+            "plain.config.json",
+            "--requests",
+            requests,
+            "--out",
+            to,
+        ])
+        .current_dir(at)
+        .output()
+        .unwrap()
+    };
+    for to in ["t.jsonl", "t.jsonl.gz"] {
+        assert_eq!(run("plain.requests.jsonl.gz", to).status.code(), Some(0));
+    }
+    assert_eq!(unpacked(&at.join("t.jsonl.gz")), fs::read_to_string(at.join("t.jsonl")).unwrap());
+    let packed = fs::read(at.join("t.jsonl.gz")).unwrap();
+    // Magic, deflate, no flags, and no time.
+    assert_eq!(packed[..8], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0]);
+
+    let before = fs::read(at.join("plain.config.json")).unwrap();
+    for (to, option) in [("./plain.config.json", "--config"), ("plain.requests.jsonl.gz", "--requests")] {
+        let done = run("plain.requests.jsonl.gz", to);
+        assert_eq!(done.status.code(), Some(2));
+        assert_eq!(err(&done), format!("error: --out: {to} is the file of {option}\n"));
+    }
+    assert_eq!(fs::read(at.join("plain.config.json")).unwrap(), before);
+
+    let request = r#"{"id":"a","prompt_token_ids":[1],"max_tokens":1"#;
+    for (line, reason) in [
+        (
+            r#","arrival_ms":1,"arrival_step":2}"#,
+            "arrival_step: arrival_ms is given too; a request has one of them",
+        ),
+        (r#","abort_ms":2}"#, "abort_ms: a scenario aborts by abort_step"),
+        (r#"}"#, "id: \"a\" stands twice"),
+    ] {
+        fs::write(
+            at.join("r.jsonl"),
+            format!("{request}}}\n\n{request}{line}\n").replacen(
+                "\"a\"",
+                if line == "}" { "\"a\"" } else { "\"b\"" },
+                1,
+            ),
+        )
+        .unwrap();
+        let done = run("r.jsonl", "t.jsonl");
+        assert_eq!(done.status.code(), Some(2));
+        assert_eq!(err(&done), format!("error: r.jsonl:3: {reason}\n"));
+    }
 }
 
 #[test]
@@ -279,7 +425,11 @@ fn a_golden_that_cannot_be_read_is_an_error_with_its_line() {
     fs::write(&path, text.lines().skip(1).collect::<Vec<_>>().join("\n")).unwrap();
     let done = windtunnel(["conformance", "check"]).arg(&path).output().unwrap();
     assert_eq!(done.status.code(), Some(2));
-    assert!(err(&done).contains("expected a line of kind \"config\""), "{}", err(&done));
+    assert!(
+        err(&done).contains("plain.jsonl:1: is not the first line of a trace, of kind config"),
+        "{}",
+        err(&done)
+    );
 }
 
 // ---- the inputs are those of the generators ----

@@ -9,6 +9,7 @@ use crate::rank::RankRow;
 use crate::record::{Captured, Refusal, RequestRecord};
 use crate::samples::Samples;
 use crate::sla::Sla;
+use std::collections::BTreeMap;
 use windtunnel_engine::{FinishReason, Nanos};
 
 /// What a collector keeps. The same for every collector of a run.
@@ -27,6 +28,8 @@ pub struct Collector {
     pub(crate) gaps: Gaps,
     pub(crate) latencies: Latencies,
     pub(crate) counts: Counts,
+    /// Rejected requests by [`windtunnel_engine::Rejection::kind`].
+    pub(crate) rejections: BTreeMap<&'static str, u64>,
     pub(crate) ranks: Vec<RankRow>,
     pub(crate) captured: Vec<Captured>,
 }
@@ -113,6 +116,7 @@ impl Collector {
     /// A request was refused.
     pub fn rejected(&mut self, refusal: &Refusal) {
         self.counts.rejected += 1;
+        *self.rejections.entry(refusal.reason.kind()).or_default() += 1;
         self.capture(|| Captured::Refused(refusal.clone()));
     }
 
@@ -129,6 +133,9 @@ impl Collector {
         self.latencies.tpot.merge(other.latencies.tpot);
         self.latencies.e2e.merge(other.latencies.e2e);
         self.counts.merge(&other.counts);
+        for (kind, count) in other.rejections {
+            *self.rejections.entry(kind).or_default() += count;
+        }
         self.ranks.append(&mut other.ranks);
         self.captured.append(&mut other.captured);
     }

@@ -23,6 +23,12 @@ pub enum ReportError {
         /// The path.
         path: PathBuf,
     },
+    /// A folder stands where a file of the run should be.
+    #[error("{path} is a folder", path = path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file system refused.
     #[error("cannot {action} {path}: {source}", path = path.display())]
     File {

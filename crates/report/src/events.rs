@@ -1,9 +1,9 @@
-//! events.jsonl: every change of a prefix cache and every preemption, in the order in which a rank made
+//! The event log: every change of a prefix cache and every preemption, in the order in which a rank made
 //! them, stamped with the pass that made them visible. For people who compare two schedulers step by
 //! step.
 
 use crate::rank::Role;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::io::{self, Write};
 use windtunnel_engine::{BlockKey, KvEvent, KvEvents, Nanos, RequestId};
 
@@ -39,20 +39,31 @@ enum Event<'a> {
     Stored {
         request: u64,
         first_block: u32,
-        parent: Option<u64>,
-        #[serde(serialize_with = "as_integers")]
+        parent: Option<Key>,
+        #[serde(serialize_with = "as_keys")]
         blocks: &'a [BlockKey],
     },
     Removed {
-        block: u64,
+        block: Key,
     },
     Preempted {
         request: u64,
     },
 }
 
-fn as_integers<S: serde::Serializer>(keys: &[BlockKey], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(keys.iter().map(|key| key.0))
+/// A block key as 16 hexadecimal digits: as a number it would be rounded by every reader that keeps JSON
+/// numbers as floating-point ones (jq, JavaScript).
+#[derive(Clone, Copy, Debug)]
+struct Key(BlockKey);
+
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:016x}", self.0.0))
+    }
+}
+
+fn as_keys<S: Serializer>(keys: &[BlockKey], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(keys.iter().copied().map(Key))
 }
 
 /// Writes events as lines.
@@ -72,10 +83,10 @@ impl<W: Write> EventLog<W> {
     pub fn kv(&mut self, at: &PassStamp, events: &KvEvents) -> io::Result<()> {
         events.iter().try_for_each(|event| match event {
             KvEvent::Stored { request, first_block, parent, blocks } => {
-                let parent = parent.map(|key| key.0);
+                let parent = parent.map(Key);
                 self.line(at, Event::Stored { request: request.0, first_block, parent, blocks })
             }
-            KvEvent::Removed { block } => self.line(at, Event::Removed { block: block.0 }),
+            KvEvent::Removed { block } => self.line(at, Event::Removed { block: Key(block) }),
         })
     }
 
@@ -114,18 +125,22 @@ mod tests {
         let stored = Event::Stored {
             request: 3,
             first_block: 1,
-            parent: Some(9),
-            blocks: &[BlockKey(10), BlockKey(1 << 62)],
+            parent: Some(Key(BlockKey(9))),
+            // Neighbours that are one floating-point number.
+            blocks: &[BlockKey(10), BlockKey(1 << 62), BlockKey((1 << 62) + 1)],
         };
         log.line(&at, stored).unwrap();
-        log.line(&at, Event::Removed { block: 10 }).unwrap();
+        log.line(&at, Event::Removed { block: Key(BlockKey(10)) }).unwrap();
         log.preempted(&at, RequestId(3)).unwrap();
         log.kv(&at, &KvEvents::default()).unwrap();
         let text = String::from_utf8(log.into_inner()).unwrap();
         let stamp = r#"{"time_ms":12.0005,"role":"aggregated","worker":2,"rank":1,"pass":17,"#;
         let want = [
-            r#""event":"stored","request":3,"first_block":1,"parent":9,"blocks":[10,4611686018427387904]}"#,
-            r#""event":"removed","block":10}"#,
+            concat!(
+                r#""event":"stored","request":3,"first_block":1,"parent":"0000000000000009","#,
+                r#""blocks":["000000000000000a","4000000000000000","4000000000000001"]}"#
+            ),
+            r#""event":"removed","block":"000000000000000a"}"#,
             r#""event":"preempted","request":3}"#,
         ];
         assert_eq!(text, want.map(|event| format!("{stamp}{event}\n")).concat());

@@ -1,7 +1,7 @@
 //! What happened in a run, as metrics and files: collectors that are filled while it goes on, the
 //! summary made of them, the output folder and the table on the terminal.
 //!
-//! Everything that reaches prediction.json, requests.jsonl, telemetry.jsonl or events.jsonl depends on
+//! Everything that reaches prediction.json, requests.jsonl, the telemetry or the event log depends on
 //! the simulated run alone: sums are integers, so neither the number of threads nor the order of a
 //! merge can change a byte. Nothing here reads a clock; wall-clock figures are handed in and go to
 //! run.json and the terminal only.

@@ -19,16 +19,11 @@ pub enum FileName {
     Run,
     /// One line per request.
     Requests,
-    /// One line per rank and sample.
-    Telemetry,
-    /// One line per KV event or preemption.
-    Events,
 }
 
 impl FileName {
     /// All of them. The prediction comes last: where it stands, everything beside it is in place.
-    const ALL: [FileName; 5] =
-        [FileName::Run, FileName::Requests, FileName::Telemetry, FileName::Events, FileName::Prediction];
+    pub const ALL: [FileName; 3] = [FileName::Run, FileName::Requests, FileName::Prediction];
 
     /// Its name in the folder.
     pub fn as_str(self) -> &'static str {
@@ -36,8 +31,6 @@ impl FileName {
             FileName::Prediction => "prediction.json",
             FileName::Run => "run.json",
             FileName::Requests => "requests.jsonl",
-            FileName::Telemetry => "telemetry.jsonl",
-            FileName::Events => "events.jsonl",
         }
     }
 }
@@ -105,7 +98,8 @@ pub struct OutputDir {
 
 impl OutputDir {
     /// Makes the folder where it is missing. One that holds anything is an error without `overwrite`;
-    /// temporary files of a killed run do not count. Nothing is replaced before [`OutputDir::commit`].
+    /// temporary files of a killed run do not count. Nothing is replaced before [`OutputDir::commit`];
+    /// what would stop it then, a folder that cannot be written or one in a file's place, is an error now.
     pub fn prepare(path: &Path, overwrite: bool) -> Result<OutputDir, ReportError> {
         if path.exists() && !path.is_dir() {
             return Err(ReportError::NotAFolder { path: path.to_owned() });
@@ -122,7 +116,16 @@ impl OutputDir {
                 return Err(ReportError::NotEmpty { path: path.to_owned(), found });
             }
         }
-        Ok(OutputDir { path: path.to_owned(), kept: Vec::new() })
+        for name in FileName::ALL {
+            let path = path.join(name.as_str());
+            if path.is_dir() {
+                return Err(ReportError::NotAFile { path });
+            }
+        }
+        let folder = OutputDir { path: path.to_owned(), kept: Vec::new() };
+        // Dropped at once, which removes it: the folder can be written.
+        folder.create(FileName::Prediction)?;
+        Ok(folder)
     }
 
     /// The folder.
@@ -200,7 +203,7 @@ mod tests {
         let path = PathBuf::from("/dev/full");
         let file = File::options().write(true).open(&path).unwrap();
         // Named as renamed, so that nobody tries to remove the device.
-        let partial = Partial { path, name: FileName::Events, renamed: true };
+        let partial = Partial { path, name: FileName::Requests, renamed: true };
         let mut out = OutputFile { writer: BufWriter::new(file), partial };
         let written = out.write_all(b"x").and_then(|()| out.flush());
         let error = ReportError::from(written.unwrap_err());

@@ -54,7 +54,7 @@ pub struct RankRow {
     pub prefix_cache_queries: u64,
     /// Those of them that were found.
     pub prefix_cache_hits: u64,
-    /// Most KV blocks in use at one time.
+    /// Most KV blocks in use at one time, also inside a pass.
     pub peak_kv_blocks: u64,
     /// KV blocks that can hold tokens.
     pub usable_kv_blocks: u64,
@@ -62,7 +62,7 @@ pub struct RankRow {
     pub preemptions: u64,
     /// Cached blocks dropped to make room.
     pub evicted_blocks: u64,
-    /// Time with a pass running.
+    /// Time with a pass running, up to the end of the run.
     pub busy: Nanos,
 }
 

@@ -7,6 +7,7 @@ use crate::percentile::PercentileMethod;
 use crate::rank::RankRow;
 use crate::record::Captured;
 use crate::summary::Summary;
+use std::collections::BTreeMap;
 use windtunnel_engine::Nanos;
 
 /// Workers of one role over the whole run.
@@ -40,6 +41,8 @@ pub struct Report {
     pub summary: Summary,
     /// One row per rank, by role, worker and rank.
     pub ranks: Vec<RankRow>,
+    /// Rejected requests by reason ([`windtunnel_engine::Rejection::kind`]).
+    pub rejections: BTreeMap<&'static str, u64>,
     /// How its percentiles were read.
     pub percentile_method: PercentileMethod,
     /// Every request that ended, by number. None unless requests were captured.
@@ -60,6 +63,7 @@ impl Report {
             captured
         });
         Report {
+            rejections: std::mem::take(&mut all.rejections),
             summary: Summary::new(all, &ranks, run),
             ranks,
             percentile_method: run.percentiles,

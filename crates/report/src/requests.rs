@@ -111,6 +111,8 @@ impl<'a> Line<'a> {
             request_index: refusal.id.0,
             request_id: refusal.name.as_deref(),
             arrival_time_ms: refusal.arrival.as_ms(),
+            // An engine refuses a request at the instant at which it is placed.
+            dispatched_at_ms: refusal.placed.map(|_| refusal.refused.as_ms()),
             terminal_time_ms: refusal.refused.as_ms(),
             input_length: refusal.input_tokens,
             requested_output_length: refusal.requested_output_tokens,

@@ -8,10 +8,13 @@ use crate::report::Report;
 use crate::summary::{Number, Summary};
 use crate::workers;
 use comfy_table::{Cell, CellAlignment, ContentLineStyle, LineStyle, Table, TableStyle};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// Width that nothing exceeds.
 pub(crate) const WIDTH: usize = 100;
+/// Width of what stands before a fact.
+const LABEL: usize = 22;
 /// Stands where there is no value.
 pub(crate) const MISSING: &str = "-";
 const STATISTICS: [&str; 7] = ["mean", "min", "max", "p99", "p90", "p75", "std"];
@@ -34,8 +37,10 @@ pub fn table(report: &Report, colour: bool) -> String {
     let indent = " ".repeat(width.saturating_sub(title.len()) / 2);
 
     let mut text = format!("{indent}{on}{title}{off}\n{latencies}\n");
-    for (label, line) in facts(&report.summary) {
-        text.push_str(&format!("{label:<22}{line}\n"));
+    for (label, line) in facts(report) {
+        for (i, line) in wrapped(&line, WIDTH - LABEL).iter().enumerate() {
+            text.push_str(&format!("{:<LABEL$}{line}\n", if i == 0 { label } else { "" }));
+        }
     }
     text.push_str(&workers::text(&report.ranks, &report.summary));
     text
@@ -106,8 +111,37 @@ fn shown(number: Number) -> String {
     }
 }
 
+/// Why requests were refused, most frequent reason first; how often each, unless it is the only one.
+fn reasons(rejections: &BTreeMap<&'static str, u64>) -> String {
+    let mut kinds: Vec<(&str, u64)> = rejections.iter().map(|(kind, count)| (*kind, *count)).collect();
+    kinds.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    match kinds.as_slice() {
+        [] => String::new(),
+        [(kind, _)] => format!(" ({})", kind.replace('_', " ")),
+        several => {
+            let words = several.iter().map(|(kind, n)| format!("{} {}", grouped(*n), kind.replace('_', " ")));
+            format!(" ({})", words.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// A fact in lines of at most `width`, broken behind commas.
+fn wrapped(fact: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in fact.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + part.trim_end().chars().count() <= width => {
+                line.push_str(part)
+            }
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
+}
+
 /// What a reader asks next.
-fn facts(summary: &Summary) -> Vec<(&'static str, String)> {
+fn facts(report: &Report) -> Vec<(&'static str, String)> {
+    let summary = &report.summary;
     let integer = |name: &str| match summary.get(name) {
         Number::Integer(n) => n,
         _ => 0,
@@ -120,7 +154,10 @@ fn facts(summary: &Summary) -> Vec<(&'static str, String)> {
     let others: Vec<String> = ["rejected", "cancelled", "failed", "unfinished"]
         .iter()
         .filter(|word| integer(&format!("{word}_requests")) > 0)
-        .map(|word| format!("{} {word}", count(&format!("{word}_requests"))))
+        .map(|&word| {
+            let reasons = if word == "rejected" { reasons(&report.rejections) } else { String::new() };
+            format!("{} {word}{reasons}", count(&format!("{word}_requests")))
+        })
         .collect();
     if !others.is_empty() {
         lines.push(("Not completed", others.join(", ")));

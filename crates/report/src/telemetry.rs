@@ -1,4 +1,4 @@
-//! telemetry.jsonl: the state of each rank at regular virtual times, and what it did since the last
+//! Telemetry: the state of each rank at regular virtual times, and what it did since the last
 //! sample. The writer keeps each rank's last counters, so that a driver hands over totals only.
 
 use crate::rank::Role;
@@ -35,7 +35,7 @@ pub struct TelemetrySample {
     pub decode_tokens: u64,
     /// Preemptions since the start of the run.
     pub preemptions: u64,
-    /// Time with a pass running since the start of the run.
+    /// Time with a pass running since the start of the run, up to the instant.
     pub busy: Nanos,
 }
 

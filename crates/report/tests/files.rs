@@ -32,14 +32,14 @@ fn names(path: &Path) -> Vec<String> {
 fn files_appear_together_at_the_end() {
     let path = fresh("together").join("made/on/the/way");
     let mut dir = OutputDir::prepare(&path, false).unwrap();
-    let mut telemetry = dir.create(FileName::Telemetry).unwrap();
-    telemetry.write_all(b"{}\n").unwrap();
+    let mut requests = dir.create(FileName::Requests).unwrap();
+    requests.write_all(b"{}\n").unwrap();
     dir.write_json(FileName::Prediction, &1).unwrap();
-    dir.keep(telemetry).unwrap();
-    assert!(!path.join("prediction.json").exists() && !path.join("telemetry.jsonl").exists());
+    dir.keep(requests).unwrap();
+    assert!(!path.join("prediction.json").exists() && !path.join("requests.jsonl").exists());
     let written = dir.commit().unwrap();
-    assert_eq!(written, [path.join("telemetry.jsonl"), path.join("prediction.json")]);
-    assert_eq!(names(&path), ["prediction.json", "telemetry.jsonl"], "no temporary file is left");
+    assert_eq!(written, [path.join("requests.jsonl"), path.join("prediction.json")]);
+    assert_eq!(names(&path), ["prediction.json", "requests.jsonl"], "no temporary file is left");
     assert_eq!(fs::read_to_string(path.join("prediction.json")).unwrap(), "1\n");
 }
 
@@ -83,6 +83,49 @@ fn what_a_killed_run_left_is_no_hindrance() {
     assert!(OutputDir::prepare(&path, false).is_ok());
     OutputDir::prepare(&path, true).unwrap();
     assert_eq!(names(&path), [""; 0]);
+}
+
+/// What would stop the run at its end stops it before it begins.
+#[test]
+fn a_folder_that_cannot_take_the_files_is_refused_at_once() {
+    let path = fresh("in-the-way");
+    fs::create_dir_all(path.join("prediction.json")).unwrap();
+    let error = OutputDir::prepare(&path, true).unwrap_err();
+    assert_eq!(error.to_string(), format!("{} is a folder", path.join("prediction.json").display()));
+    assert_eq!(names(&path), ["prediction.json"]);
+}
+
+#[test]
+fn files_that_are_not_of_the_run_are_kept() {
+    let path = fresh("not-ours");
+    let mut dir = OutputDir::prepare(&path, false).unwrap();
+    for name in ["events.jsonl", "telemetry.jsonl"] {
+        fs::write(path.join(name), "of an option").unwrap();
+    }
+    dir.write_json(FileName::Prediction, &1).unwrap();
+    dir.commit().unwrap();
+    assert_eq!(names(&path), ["events.jsonl", "prediction.json", "telemetry.jsonl"]);
+}
+
+#[test]
+fn a_request_refused_before_it_was_placed_has_no_place() {
+    let mut collector = Collector::new(CollectorOptions { sla: None, capture: true });
+    collector.rejected(&Refusal {
+        id: RequestId(0),
+        name: None,
+        placed: None,
+        arrival: ms(1.0),
+        refused: ms(1.0),
+        input_tokens: 0,
+        requested_output_tokens: 4,
+        reason: Rejection::EmptyPrompt,
+    });
+    let mut text = Vec::new();
+    Report::new([collector], &RunEnd::default()).write_requests(&mut text).unwrap();
+    let line: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    for field in ["decode_worker_idx", "dp_rank", "dispatched_at_ms"] {
+        assert_eq!(line[field], serde_json::Value::Null, "{field}");
+    }
 }
 
 #[test]
@@ -167,6 +210,10 @@ fn requests_come_in_order_and_with_the_same_fields() {
     assert_eq!(values[1]["terminal_status"], "rejected");
     assert_eq!(values[1]["reject_reason"], "larger_than_pool");
     assert_eq!(values[1]["detail"], "needs 6 KV blocks to finish, the pool has 2");
+    // Placed at 1 ms, and refused there at once.
+    assert_eq!(values[1]["decode_worker_idx"], 0);
+    assert_eq!(values[1]["dp_rank"], 0);
+    assert_eq!(values[1]["dispatched_at_ms"], 1.0);
     assert_eq!(values[1]["first_admit_ms"], serde_json::Value::Null);
     assert_eq!(values[2]["terminal_status"], "canceled");
     assert_eq!(values[2]["request_id"], "c");
@@ -200,6 +247,7 @@ fn a_prediction_holds_what_is_needed_to_read_it() {
     assert_eq!(value["percentile_method"], "linear");
     assert_eq!(value["summary"]["mean_ttft_ms"], 10.0);
     assert_eq!(value["summary"]["peak_kv_usage"], 0.75);
+    assert_eq!(value["rejections"], serde_json::json!({"larger_than_pool": 1}));
     assert_eq!(value["workers"][0]["role"], "aggregated");
     assert_eq!(value["workers"][0]["busy_ms"], 14.000001);
     assert_eq!(value["workers"][0]["prefix_cache_hit_rate"], serde_json::Value::Null);

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{finish, ms, request};
-use windtunnel_engine::Nanos;
-use windtunnel_report::{Collector, CollectorOptions, RankRow, Report, Role, RunEnd, Sla, table};
+use windtunnel_engine::{Nanos, Rejection, RequestId};
+use windtunnel_report::{Collector, CollectorOptions, RankRow, Refusal, Report, Role, RunEnd, Sla, table};
 
 fn row(role: Role, worker: u32, rank: u32) -> RankRow {
     RankRow {
@@ -95,6 +95,48 @@ Worker   ranks   passes   prefill   decode   hit rate   peak KV   preempted   ev
 ";
     let got = table(&small(), false);
     assert_eq!(format!("\n{got}"), want, "\n{got}");
+}
+
+fn refused(reasons: &[(u64, Rejection)]) -> String {
+    let mut collector = Collector::new(CollectorOptions::default());
+    for &(count, reason) in reasons {
+        for id in 0..count {
+            collector.rejected(&Refusal {
+                id: RequestId(id),
+                name: None,
+                placed: None,
+                arrival: Nanos::ZERO,
+                refused: Nanos::ZERO,
+                input_tokens: 1,
+                requested_output_tokens: 1,
+                reason,
+            });
+        }
+    }
+    table(&Report::new([collector], &RunEnd::default()), false)
+}
+
+#[test]
+fn rejections_come_with_their_reasons() {
+    let long = Rejection::PromptTooLong { prompt_tokens: 9, max_model_len: 8 };
+    let full = Rejection::QueueFull { max_num_queued_reqs: 1 };
+    let one = refused(&[(20, long)]);
+    assert!(one.contains("\nNot completed         20 rejected (prompt too long)\n"), "{one}");
+    let two = refused(&[(2, long), (5, full)]);
+    assert!(two.contains("\nNot completed         7 rejected (5 queue full, 2 prompt too long)\n"), "{two}");
+    let all = refused(&[
+        (6, Rejection::EmptyPrompt),
+        (5, Rejection::NoOutput),
+        (4, long),
+        (3, Rejection::LargerThanPool { needed_blocks: 2, usable_blocks: 1 }),
+        (2, full),
+        (1, Rejection::QueuedTokensFull { max_num_queued_tokens: 1 }),
+    ]);
+    let want = "
+Not completed         21 rejected (6 empty prompt, 5 no output, 4 prompt too long,
+                      3 larger than pool, 2 queue full, 1 queued tokens full)
+";
+    assert!(all.contains(want), "{all}");
 }
 
 #[test]

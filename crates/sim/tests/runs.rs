@@ -216,6 +216,7 @@ fn shares_are_shares(trial: &Trial, output: &Output, requests: &[Value]) {
 /// and preemptions are those of the report.
 fn events_tell_the_caches(trial: &Trial, output: &Output) {
     let mut caches: HashMap<u64, HashMap<u64, u64>> = HashMap::new();
+    let key = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
     let (mut removed, mut preempted) = (0, 0);
     let mut last = (0.0, 0);
     for event in output.events() {
@@ -226,15 +227,15 @@ fn events_tell_the_caches(trial: &Trial, output: &Output) {
         let cache = caches.entry(worker).or_default();
         match event["event"].as_str().unwrap() {
             "stored" => {
-                let parent = event["parent"].as_u64();
+                let parent = event["parent"].as_str().map(key);
                 assert_eq!(parent.is_none(), event["first_block"] == 0);
                 assert!(parent.is_none_or(|parent| cache.contains_key(&parent)), "{event}");
                 for block in event["blocks"].as_array().unwrap() {
-                    *cache.entry(block.as_u64().unwrap()).or_default() += 1;
+                    *cache.entry(key(block.as_str().unwrap())).or_default() += 1;
                 }
             }
             "removed" => {
-                let block = event["block"].as_u64().unwrap();
+                let block = key(event["block"].as_str().unwrap());
                 let copies = cache.get_mut(&block).unwrap_or_else(|| panic!("{event}"));
                 *copies -= 1;
                 if *copies == 0 {

@@ -12,15 +12,19 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use windtunnel_engine::vllm::Stepper;
 
-/// Two numbers this close are equal.
+/// A number of ours that is not an integer equals one this close.
 const TOLERANCE: f64 = 1e-3;
+/// The engine whose traces can be checked.
+const ENGINE: &str = "vllm";
 
 /// The first place at which a trace differs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
-    /// Number of the step, or of the line past the last step for the summary.
-    pub step: u64,
-    /// The key.
+    /// The golden's line, from 1; none where it lacks ours.
+    pub line: Option<usize>,
+    /// Number of the step, none for the summary and what follows it.
+    pub step: Option<u64>,
+    /// The key; `line` where one side has no such line.
     pub key: String,
     /// Our value.
     pub ours: Value,
@@ -31,64 +35,166 @@ pub struct Difference {
 /// The outcome for one golden.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScenarioResult {
+    /// The golden's file.
+    pub golden: PathBuf,
     /// The golden's name.
     pub name: String,
-    /// Steps compared.
+    /// Steps that both sides have; these are compared.
     pub steps: u64,
-    /// Steps that differ in at least one key.
+    /// Those of them that differ in at least one key.
     pub differing: u64,
+    /// Whether both have a summary and the two differ.
+    pub summary_differs: bool,
+    /// Lines of ours that the golden lacks.
+    pub missing_lines: u64,
+    /// Lines of the golden that ours lacks.
+    pub extra_lines: u64,
     /// The first difference.
     pub first: Option<Difference>,
 }
 
-/// Replays a golden's inputs and compares every key of every step, and the summary.
+impl ScenarioResult {
+    /// Whether nothing differs: no step, not the summary, no line too many or too few.
+    pub fn is_equal(&self) -> bool {
+        self.first.is_none()
+    }
+}
+
+/// A line of the golden.
+struct Theirs {
+    line: usize,
+    kind: String,
+    value: Value,
+}
+
+/// The golden's lines, one ahead.
+struct Golden<'a> {
+    path: &'a Path,
+    lines: Box<dyn Iterator<Item = Result<(usize, String), ConformanceError>>>,
+    next: Option<Theirs>,
+}
+
+impl Golden<'_> {
+    fn open(path: &Path) -> Result<Golden<'_>, ConformanceError> {
+        let mut golden = Golden { path, lines: Box::new(lines(path)?), next: None };
+        golden.take()?;
+        Ok(golden)
+    }
+
+    /// The line that comes next if it is of this kind; otherwise it stays.
+    fn take_kind(&mut self, kind: &str) -> Result<Option<Theirs>, ConformanceError> {
+        match &self.next {
+            Some(next) if next.kind == kind => self.take(),
+            _ => Ok(None),
+        }
+    }
+
+    /// The line that comes next, if it is not of this kind. One of a kind that does not exist is taken: it
+    /// stands where ours stands, and its kind is what differs.
+    fn take_unless(&mut self, kind: &str) -> Result<Option<Theirs>, ConformanceError> {
+        match &self.next {
+            Some(next) if next.kind != kind => self.take(),
+            _ => Ok(None),
+        }
+    }
+
+    fn take(&mut self) -> Result<Option<Theirs>, ConformanceError> {
+        let read = match self.lines.next().transpose()? {
+            None => None,
+            Some((line, text)) => {
+                let value: Value = serde_json::from_str(&text)
+                    .map_err(|e| self.problem(line, ConformanceError::json_reason(&e)))?;
+                let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+                Some(Theirs { line, kind, value })
+            }
+        };
+        Ok(std::mem::replace(&mut self.next, read))
+    }
+
+    /// The first line: that of a trace, and of our engine.
+    fn expect_config(&mut self) -> Result<(), ConformanceError> {
+        let Some(config) = self.take_kind("config")? else {
+            let line = self.next.as_ref().map_or(1, |next| next.line);
+            return Err(self.problem(line, "is not the first line of a trace, of kind config".into()));
+        };
+        match config.value.get("engine").and_then(Value::as_str) {
+            Some(ENGINE) => Ok(()),
+            Some(other) => {
+                let reason = format!("a trace of engine {other}; only those of {ENGINE} can be checked");
+                Err(self.problem(config.line, reason))
+            }
+            None => Err(self.problem(config.line, "does not say of which engine the trace is".into())),
+        }
+    }
+
+    fn problem(&self, line: usize, reason: String) -> ConformanceError {
+        ConformanceError::Format { path: self.path.into(), line, reason }
+    }
+}
+
+/// Replays a golden's inputs and compares every key of every step, and the summary. Steps are compared in
+/// their order; where one side has no step left, the other's are lines missing or extra.
 pub fn check_golden(golden: &Path, stepper: Stepper) -> Result<ScenarioResult, ConformanceError> {
     let name = golden_name(golden);
     let (config, requests) = find_inputs(golden, &name)?;
+    let mut theirs = Golden::open(golden)?;
+    theirs.expect_config()?;
     let scenario = Scenario::read(&config, &requests)?;
-    let mut theirs = lines(golden)?;
-    let mut result = ScenarioResult { name, steps: 0, differing: 0, first: None };
-    let mut next = || -> Result<Option<Value>, ConformanceError> {
-        let Some(line) = theirs.next() else { return Ok(None) };
-        let (line, text) = line?;
-        serde_json::from_str(&text).map(Some).map_err(|e| ConformanceError::Format {
-            path: golden.into(),
-            line,
-            reason: e.to_string(),
-        })
+    let mut result = ScenarioResult {
+        golden: golden.into(),
+        name,
+        steps: 0,
+        differing: 0,
+        summary_differs: false,
+        missing_lines: 0,
+        extra_lines: 0,
+        first: None,
     };
     replay(&scenario, stepper, |line| {
-        let their_line = next()?;
-        if let TraceLine::Config { .. } = line {
-            return expect_kind(golden, their_line.as_ref(), "config");
+        let (other, step) = match &line {
+            TraceLine::Config { .. } => return Ok(()),
+            TraceLine::Step(step) => ("summary", Some(step.step)),
+            TraceLine::Summary(_) => ("step", None),
+        };
+        if step.is_none() {
+            while let Some(extra) = theirs.take_kind("step")? {
+                result.extra(extra);
+            }
         }
-        let is_step = matches!(line, TraceLine::Step(_));
-        result.steps += u64::from(is_step);
-        let difference = first_difference(&line, &their_line.unwrap_or(Value::Null));
-        if let Some((key, ours, theirs)) = difference {
-            result.differing += 1;
-            let step = result.steps.saturating_sub(u64::from(is_step));
-            result.first.get_or_insert(Difference { step, key, ours, theirs });
+        let Some(their_line) = theirs.take_unless(other)? else {
+            result.missing(step, &line);
+            return Ok(());
+        };
+        result.steps += u64::from(step.is_some());
+        if let Some((key, ours, theirs)) = first_difference(&line, &their_line.value) {
+            match step {
+                Some(_) => result.differing += 1,
+                None => result.summary_differs = true,
+            }
+            let line = Some(their_line.line);
+            result.first.get_or_insert(Difference { line, step, key, ours, theirs });
         }
         Ok(())
     })?;
-    while let Some(theirs) = next()? {
-        result.differing += 1;
-        let step = result.steps;
-        let key = "line".to_owned();
-        result.first.get_or_insert(Difference { step, key, ours: Value::Null, theirs });
+    while let Some(extra) = theirs.take()? {
+        result.extra(extra);
     }
     Ok(result)
 }
 
-fn expect_kind(path: &Path, line: Option<&Value>, kind: &str) -> Result<(), ConformanceError> {
-    match line.and_then(|l| l.get("kind")).and_then(Value::as_str) {
-        Some(found) if found == kind => Ok(()),
-        found => Err(ConformanceError::Format {
-            path: path.into(),
-            line: 1,
-            reason: format!("expected a line of kind {kind:?}, found {found:?}"),
-        }),
+impl ScenarioResult {
+    fn missing(&mut self, step: Option<u64>, line: &TraceLine) {
+        self.missing_lines += 1;
+        let ours = serde_json::to_value(line).unwrap_or(Value::Null);
+        let (key, theirs) = ("line".to_owned(), Value::Null);
+        self.first.get_or_insert(Difference { line: None, step, key, ours, theirs });
+    }
+
+    fn extra(&mut self, Theirs { line, value, .. }: Theirs) {
+        self.extra_lines += 1;
+        let step = value.get("step").and_then(Value::as_u64);
+        let (key, ours) = ("line".to_owned(), Value::Null);
+        self.first.get_or_insert(Difference { line: Some(line), step, key, ours, theirs: value });
     }
 }
 
@@ -133,12 +239,14 @@ fn keys_in_order(line: &TraceLine) -> Vec<String> {
     serde_json::Deserializer::from_str(&text).deserialize_map(Keys).unwrap_or_default()
 }
 
+/// Whether the golden's value `b` is our value `a`.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
-            (Some(a), Some(b)) => a == b,
-            _ => matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if (a - b).abs() <= TOLERANCE),
-        },
+        (Value::Number(a), Value::Number(b)) if a.is_f64() => {
+            matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if (a - b).abs() <= TOLERANCE)
+        }
+        // An integer of ours is a count or a name: exactly that one.
+        (Value::Number(a), Value::Number(b)) => a == b,
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| equal(a, b)))
@@ -203,4 +311,20 @@ pub fn find_goldens(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConformanceError>
         }
     }
     Ok(found.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_our_fractions_are_compared_with_a_tolerance() {
+        assert!(equal(&json!(10.0), &json!(10.0009)) && equal(&json!(10.0), &json!(10)));
+        assert!(!equal(&json!(10.0), &json!(10.0011)));
+        assert!(equal(&json!(45), &json!(45)));
+        assert!(!equal(&json!(45), &json!(45.0004)) && !equal(&json!(45), &json!(44)));
+        assert!(!equal(&json!(u64::MAX), &json!(u64::MAX - 1)));
+        assert!(!equal(&json!([["a", 1]]), &json!([["a", 1.0001]])));
+    }
 }

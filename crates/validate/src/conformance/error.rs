@@ -25,9 +25,9 @@ pub enum ConformanceError {
         /// What is wrong.
         reason: String,
     },
-    /// A request file is wrong.
+    /// A request file is wrong in a way that has no line.
     #[error(transparent)]
-    Requests(#[from] TrafficError),
+    Requests(TrafficError),
     /// Nothing to check was found.
     #[error("{}: {reason}", path.display())]
     NotFound {
@@ -37,11 +37,49 @@ pub enum ConformanceError {
         reason: String,
     },
     /// The scenario asks for something that this scheduler does not do.
-    #[error("{scenario}: {reason}")]
+    #[error("{}: {reason}", path.display())]
     Unsupported {
-        /// The scenario.
-        scenario: String,
+        /// The file that asks for it.
+        path: PathBuf,
         /// What is missing.
         reason: String,
     },
+}
+
+impl ConformanceError {
+    /// What is wrong with a JSON text, in the words of JSON rather than of our types. The line stands
+    /// elsewhere in a message; the column stays.
+    pub(crate) fn json_reason(error: &serde_json::Error) -> String {
+        let text = error.to_string();
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        let mut reason = text.strip_suffix(&place).unwrap_or(&text).to_owned();
+        for (ours, theirs) in [
+            ("expected u32", "expected an integer from 0 to 4294967295"),
+            ("expected u64", "expected an integer of at least 0"),
+            ("expected f64", "expected a number"),
+            ("expected struct Settings", "expected an object"),
+        ] {
+            reason = reason.replace(ours, theirs);
+        }
+        if error.column() > 0 { format!("column {}: {reason}", error.column()) } else { reason }
+    }
+}
+
+impl From<TrafficError> for ConformanceError {
+    fn from(error: TrafficError) -> ConformanceError {
+        let format = |path, line, reason| ConformanceError::Format { path, line: line as usize, reason };
+        match error {
+            TrafficError::Open { file, error } => ConformanceError::Io { path: file, source: error },
+            TrafficError::Read { file, line, error } => {
+                format(file, line, format!("cannot be read: {error}"))
+            }
+            TrafficError::Syntax { file, line, problem } => {
+                format(file, line, format!("{problem}; allowed is one JSON object a line"))
+            }
+            TrafficError::Field { file, line, field, got, allowed } => {
+                format(file, line, format!("{field}: {got}; {allowed}"))
+            }
+            other => ConformanceError::Requests(other),
+        }
+    }
 }

@@ -54,8 +54,10 @@ pub fn replay(
         "block_size": config.block_size,
         "max_concurrent_batches": config.depth(),
     });
-    let rank = Rank::new(config, stepper)
-        .map_err(|e| ConformanceError::Unsupported { scenario: scenario.name(), reason: e.to_string() })?;
+    let rank = Rank::new(config, stepper).map_err(|e| ConformanceError::Unsupported {
+        path: scenario.config_file.clone(),
+        reason: e.to_string(),
+    })?;
     emit(TraceLine::Config {
         engine: "vllm",
         version: VLLM_VERSION,
@@ -204,7 +206,7 @@ impl<'a> Replay<'a> {
         let mut request = r.clone().into_request(i as u64, arrival);
         request.tie = self.ties[i];
         let slot = self.rank.submit(request).map_err(|reason| ConformanceError::Unsupported {
-            scenario: self.scenario.name(),
+            path: self.scenario.requests_file.clone(),
             reason: format!("request {}: {reason}", r.id),
         })?;
         self.slots.insert(i, slot);

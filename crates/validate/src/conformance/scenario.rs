@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
 use windtunnel_traffic::{RequestLine, RequestLines};
 
@@ -140,46 +140,65 @@ pub struct Scenario {
     pub settings: Settings,
     /// The requests, in file order.
     pub requests: Vec<RequestLine>,
+    /// The config's file.
+    pub config_file: PathBuf,
+    /// The requests' file.
+    pub requests_file: PathBuf,
 }
 
 impl Scenario {
     /// Reads both files; the requests may be gzipped.
     pub fn read(config: &Path, requests: &Path) -> Result<Scenario, ConformanceError> {
-        let mut text = String::new();
-        open(config)?
-            .read_to_string(&mut text)
-            .map_err(|source| ConformanceError::Io { path: config.into(), source })?;
-        let settings: Settings = serde_json::from_str(&text).map_err(|e| ConformanceError::Format {
-            path: config.into(),
-            line: e.line(),
-            reason: e.to_string(),
-        })?;
-        let problem =
-            |path: &Path, reason: String| ConformanceError::Format { path: path.into(), line: 1, reason };
-        for (key, value) in
-            [("step_ms_base", settings.step_ms_base), ("step_ms_per_token", settings.step_ms_per_token)]
-        {
-            if !(0.0..=1e9).contains(&value) {
-                return Err(problem(config, format!("{key}: {value} must be from 0 to 1e9")));
-            }
-        }
-        let path = requests;
-        let requests: Vec<RequestLine> = RequestLines::open(path)?.collect::<Result<_, _>>()?;
-        let mut names = HashSet::new();
-        if let Some(twice) = requests.iter().find(|r| !names.insert(&r.id)) {
-            return Err(problem(path, format!("id {:?} stands twice", twice.id)));
-        }
-        if let Some(timed) = requests.iter().find(|r| r.abort_ms.is_some()) {
-            let reason = format!("request {:?}: a scenario aborts by abort_step, not by abort_ms", timed.id);
-            return Err(problem(path, reason));
-        }
-        Ok(Scenario { settings, requests })
+        Ok(Scenario {
+            settings: read_settings(config)?,
+            requests: read_requests(requests)?,
+            config_file: config.into(),
+            requests_file: requests.into(),
+        })
     }
+}
 
-    /// Its name, for messages.
-    pub fn name(&self) -> String {
-        self.settings.name.clone().unwrap_or_else(|| "scenario".into())
+fn read_settings(path: &Path) -> Result<Settings, ConformanceError> {
+    let problem = |line, reason| ConformanceError::Format { path: path.into(), line, reason };
+    let mut text = String::new();
+    open(path)?
+        .read_to_string(&mut text)
+        .map_err(|source| ConformanceError::Io { path: path.into(), source })?;
+    // serde would take a list for the values of the keys in order.
+    if !text.trim_start().starts_with('{') {
+        let line = text.chars().take_while(|c| c.is_whitespace()).filter(|&c| c == '\n').count() + 1;
+        return Err(problem(line, "must be one JSON object".into()));
     }
+    let settings: Settings =
+        serde_json::from_str(&text).map_err(|e| problem(e.line(), ConformanceError::json_reason(&e)))?;
+    for (key, value) in
+        [("step_ms_base", settings.step_ms_base), ("step_ms_per_token", settings.step_ms_per_token)]
+    {
+        if !(0.0..=1e9).contains(&value) {
+            let line = text.lines().position(|line| line.contains(key)).map_or(1, |i| i + 1);
+            return Err(problem(line, format!("{key}: {value} must be from 0 to 1e9")));
+        }
+    }
+    Ok(settings)
+}
+
+fn read_requests(path: &Path) -> Result<Vec<RequestLine>, ConformanceError> {
+    let requests: Vec<RequestLine> = RequestLines::open(path)?.collect::<Result<_, _>>()?;
+    let mut names = HashSet::new();
+    for (i, request) in requests.iter().enumerate() {
+        let reason = if !names.insert(&request.id) {
+            format!("id: \"{}\" stands twice", request.id)
+        } else if request.abort_ms.is_some() {
+            "abort_ms: a scenario aborts by abort_step".into()
+        } else if request.arrival_ms.is_some() && request.arrival_step.is_some() {
+            "arrival_step: arrival_ms is given too; a request has one of them".into()
+        } else {
+            continue;
+        };
+        let line = lines(path)?.nth(i).transpose()?.map_or(1, |(line, _)| line);
+        return Err(ConformanceError::Format { path: path.into(), line, reason });
+    }
+    Ok(requests)
 }
 
 /// Opens a file, unpacking it if it is gzipped.
@@ -193,7 +212,7 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Read>, ConformanceError> {
 /// The non-blank lines of a file, numbered from 1.
 pub(super) fn lines(
     path: &Path,
-) -> Result<impl Iterator<Item = Result<(usize, String), ConformanceError>>, ConformanceError> {
+) -> Result<impl Iterator<Item = Result<(usize, String), ConformanceError>> + use<>, ConformanceError> {
     let owned = path.to_path_buf();
     Ok(BufReader::new(open(path)?)
         .lines()

@@ -1,0 +1,108 @@
+//! docs/output.md against the program: the fields of every file it writes are those that the page lists,
+//! no more and no fewer.
+
+mod common;
+
+use common::{copy, out, root, windtunnel};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use tempfile::tempdir;
+
+/// Objects whose keys are defined elsewhere, and values that may be anything.
+const OPAQUE: [&str; 6] =
+    ["config", "rejections", "results[].first.ours", "results[].first.theirs", "summary", "versions"];
+
+/// The paths of all values below one.
+fn paths(value: &Value, at: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(entries) if !OPAQUE.contains(&at) => {
+            for (key, value) in entries {
+                paths(value, &if at.is_empty() { key.clone() } else { format!("{at}.{key}") }, found);
+            }
+        }
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            items.iter().for_each(|item| paths(item, &format!("{at}[]"), found));
+        }
+        _ => _ = found.insert(at.to_owned()),
+    }
+}
+
+/// The fields in the lines of a text.
+fn written(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+        paths(&value.unwrap(), "", &mut found);
+    }
+    found
+}
+
+/// The fields that a chapter of the page lists.
+fn documented(chapter: &str) -> BTreeSet<String> {
+    let page = fs::read_to_string(root().join("docs/output.md")).unwrap();
+    let (_, from) = page.split_once(&format!("\n## {chapter}\n")).unwrap();
+    let table = from.split("\n#").next().unwrap();
+    table.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned())).collect()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn every_field_of_a_run_is_documented() {
+    let folder = tempdir().unwrap();
+    let at = folder.path();
+    // Few blocks and a short context, so that requests are preempted and rejected and blocks evicted.
+    let done = windtunnel(["predict"])
+        .arg(root().join("examples/quickstart.yaml"))
+        .args(["--output-dir", "out", "--capture-per-request", "--format", "json"])
+        .args(["--events", "events.jsonl", "--telemetry", "telemetry.jsonl"])
+        .args(["--set", "engine.workers.aggregated.kv_cache.capacity.blocks=800"])
+        .args(["--set", "engine.context_length=8000"])
+        .current_dir(at)
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(0));
+    let events = read(at.join("events.jsonl"));
+    for kind in ["stored", "removed", "preempted"] {
+        assert!(events.contains(&format!("\"event\":\"{kind}\"")), "{kind}");
+    }
+    for (chapter, text) in [
+        ("prediction.json", read(at.join("out/prediction.json"))),
+        ("run.json", read(at.join("out/run.json"))),
+        ("requests.jsonl", read(at.join("out/requests.jsonl"))),
+        ("Event log", events),
+        ("Telemetry", read(at.join("telemetry.jsonl"))),
+    ] {
+        assert_eq!(written(&text), documented(chapter), "{chapter}");
+    }
+
+    // The reasons for a rejection, with their sum.
+    let prediction: Value = serde_json::from_str(&out(&done)).unwrap();
+    let rejections = prediction["rejections"].as_object().unwrap();
+    let sum: u64 = rejections.values().map(|count| count.as_u64().unwrap()).sum();
+    assert!(sum > 0);
+    assert_eq!(prediction["summary"]["rejected_requests"], sum);
+    let page = read(root().join("docs/output.md"));
+    for reason in rejections.keys() {
+        assert!(page.contains(&format!("\n| `{reason}` |")), "{reason}");
+    }
+}
+
+#[test]
+fn every_field_of_a_check_is_documented() {
+    let folder = tempdir().unwrap();
+    copy(&root().join("tests/golden/vllm/scenarios"), folder.path());
+    // One without its end, and one that is none.
+    let steps = format!("{}\n", r#"{"kind":"config","engine":"vllm"}"#);
+    fs::write(folder.path().join("plain.jsonl"), steps).unwrap();
+    fs::write(folder.path().join("aborts.jsonl"), "{}").unwrap();
+    let done = windtunnel(["conformance", "check", "--json", "plain.jsonl", "aborts.jsonl"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(written(&out(&done)), documented("conformance check --json"));
+}
