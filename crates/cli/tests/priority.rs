@@ -63,8 +63,8 @@ fn requests_of_one_priority_and_time_end_when_they_do_in_the_real_engine() {
         let traffic = json!({"source": source, "load": {"type": "trace_timestamps"}});
         let file = folder.path().join("config.yaml");
         fs::write(&file, format!("traffic: {traffic}\nengine: {engine}\n")).unwrap();
-        let done = windtunnel(["predict"]).arg(&file).arg("--output-dir").arg(folder.path().join("out"));
-        let done = done.arg("--capture-per-request").output().unwrap();
+        let mut command = windtunnel(["predict", "--capture-per-request"]);
+        let done = command.arg(&file).arg("--output-dir").arg(folder.path().join("out")).output().unwrap();
         assert!(done.status.success(), "{name}: {}", err(&done));
         let ours = fs::read_to_string(folder.path().join("out/requests.jsonl")).unwrap();
         assert_eq!(ours.lines().count(), requests, "{name}");
