@@ -157,6 +157,17 @@ fn limit_runs_the_first_requests_only() {
     assert_eq!(prediction["summary"]["num_requests"], 7);
 }
 
+/// What an option does not do is said where people look.
+#[test]
+fn the_help_says_which_requests_are_meant() {
+    let done = windtunnel(["predict", "--help"]).output().unwrap();
+    assert_eq!(done.status.code(), Some(0));
+    let help = out(&done).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("one line for each request that ended"), "{help}");
+    let limit = "first N requests of the trace only (traffic.stop.requests bounds a synthetic workload)";
+    assert!(help.contains(limit), "{help}");
+}
+
 #[test]
 fn the_last_override_wins() {
     let replicas = |overrides: &[&str]| {

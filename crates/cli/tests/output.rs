@@ -69,6 +69,15 @@ fn every_field_of_a_run_is_documented() {
     for kind in ["stored", "removed", "preempted"] {
         assert!(events.contains(&format!("\"event\":\"{kind}\"")), "{kind}");
     }
+    let order = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        (
+            event["time_ms"].as_f64().unwrap(),
+            event["worker"].as_u64().unwrap(),
+            event["pass"].as_u64().unwrap(),
+        )
+    };
+    assert!(events.lines().is_sorted_by_key(order), "in order of time, worker and pass");
     for (chapter, text) in [
         ("prediction.json", read(at.join("out/prediction.json"))),
         ("run.json", read(at.join("out/run.json"))),

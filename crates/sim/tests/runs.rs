@@ -142,7 +142,9 @@ fn stamps_are_in_order(requests: &[Value]) {
         ];
         let stamps: Vec<f64> = stamps.iter().filter_map(|stamp| request[stamp].as_f64()).collect();
         assert!(stamps.is_sorted(), "{request}");
-        assert_eq!(stamps.len(), if request["terminal_status"] == "completed" { 6 } else { 2 });
+        // A rejected one was placed, and refused there.
+        assert_eq!(stamps.len(), if request["terminal_status"] == "completed" { 6 } else { 3 });
+        assert!(request["decode_worker_idx"].is_u64() && request["dp_rank"].is_u64());
         if request["terminal_status"] == "completed" {
             let of = |field: &str| request[field].as_f64().unwrap();
             assert!(of("e2e_latency_ms") >= of("ttft_ms") && of("ttft_ms") >= 0.0);
