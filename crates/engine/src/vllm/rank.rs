@@ -60,6 +60,9 @@ pub(super) struct Blocked {
 /// The driver's protocol: `submit` and `cancel` at any time; `schedule` while fewer than
 /// [`Config::depth`] passes are in flight and [`has_work`](Rank::has_work); `complete` for the oldest
 /// pass in flight when it ends. Slots of finished requests are reused.
+///
+/// A pass is to be scheduled as soon as one may be. With [`Stepper::Fast`], completing one first would make
+/// blocks enter the prefix cache a call later than they do in the engine.
 pub struct Rank {
     pub(super) config: Config,
     pub(super) stepper: Stepper,

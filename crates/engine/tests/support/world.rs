@@ -1,6 +1,7 @@
 //! Three ranks with the same settings, given the same calls: one visits every running request in every pass,
 //! one visits those for which something changes, and one of the second kind also takes many steady passes
-//! at once. They must agree at every instant; what all of them must obey is checked on the first.
+//! at once (in half of the cases without keeping events). They must agree at every instant; what all of them
+//! must obey is checked on the first.
 //!
 //! Time is the number of passes completed, empty ones included. A stamp that is one pass off shows.
 
