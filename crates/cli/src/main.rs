@@ -8,8 +8,10 @@ mod conformance;
 mod exit;
 mod files;
 mod predict;
+mod process;
 mod progress;
 mod say;
+mod signals;
 
 use args::{Arguments, Command};
 use clap::Parser;

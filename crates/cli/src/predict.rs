@@ -3,13 +3,13 @@
 use crate::args::{Format, Predict};
 use crate::exit::Failure;
 use crate::files::{PartialFile, is_same_file};
+use crate::process::peak_memory_bytes;
 use crate::progress::ProgressLine;
 use crate::say::say;
+use crate::signals::interrupt_flag;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use windtunnel_config::{Experiment, Semantics};
 use windtunnel_engine::Nanos;
@@ -19,6 +19,9 @@ use windtunnel_traffic::WorkloadSource;
 
 /// The engine version whose behaviour is reproduced.
 const VLLM: &str = "0.33.0";
+
+/// Shortest virtual time between two samples: below it a second of virtual time is millions of lines.
+const SHORTEST_INTERVAL: Nanos = Nanos(1_000);
 
 /// Runs the command.
 pub fn run(arguments: &Predict) -> Result<(), Failure> {
@@ -121,24 +124,11 @@ fn side_file(
 
 fn telemetry_interval(arguments: &Predict) -> Result<Nanos, Failure> {
     let ms = arguments.telemetry_interval_ms;
-    Nanos::from_ms(ms).filter(|&interval| interval > Nanos::ZERO).ok_or_else(|| {
+    Nanos::from_ms(ms).filter(|&interval| interval >= SHORTEST_INTERVAL).ok_or_else(|| {
         Failure::Input(format!(
-            "--telemetry-interval-ms: {ms} must be a time above 0 (smallest step 0.000001)"
+            "--telemetry-interval-ms: {ms:e} must be from 0.001 (a microsecond) to below 292 years"
         ))
     })
-}
-
-/// A flag that Ctrl-C raises, as SIGTERM and SIGHUP do. A second one ends the program at once.
-fn interrupt_flag() -> Result<Arc<AtomicBool>, Failure> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let raised = flag.clone();
-    ctrlc::set_handler(move || {
-        if raised.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-    })
-    .map_err(|e| Failure::run(format!("cannot listen for Ctrl-C: {e}")))?;
-    Ok(flag)
 }
 
 fn publish(
@@ -191,12 +181,4 @@ fn publish(
         say(format_args!("simulated in {:.2} s", wall_time_ms / 1e3));
     }
     Ok(())
-}
-
-/// The most memory that this process has held, where the system tells.
-fn peak_memory_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }

@@ -140,7 +140,7 @@ fn places_where_the_fast_stepper_once_differed() {
 ///
 /// The rules that pick the one admitted first are an option and a corner: FIFO of AISimulate, which there
 /// comes with a check that the whole prompt fits and without chunk threshold; and vLLM's `max()` over
-/// requests whose arrival stamps are equal, which a clock never gives it. Settings with the first could be
+/// requests whose arrival stamps are equal, which a clock never gives it. A run in virtual time
 /// refused.
 #[test]
 fn prompts_in_chunks_take_each_others_blocks_for_ever_when_the_one_admitted_first_loses() {

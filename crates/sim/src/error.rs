@@ -22,6 +22,17 @@ pub enum SimError {
         /// Their numbers in the workload.
         requests: Vec<u64>,
     },
+    /// Requests preempt each other for ever.
+    #[error(
+        "worker {worker}: requests preempt each other without end, and none gets a token: {}; the engine would \
+         do the same with these settings (try reserve_full_isl: true, or more blocks)", list(.requests)
+    )]
+    Livelock {
+        /// The worker.
+        worker: u32,
+        /// Its unfinished requests, by their numbers in the workload.
+        requests: Vec<u64>,
+    },
     /// A pass would end after the longest possible run.
     #[error(
         "worker {worker}: a pass of {} ms would end later than 292 years after the start; the timing of the \

@@ -315,9 +315,15 @@ impl<'a> Run<'a> {
         if !self.interrupt.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let endless =
-            |w: &Worker| w.endless().map(|duration| SimError::Endless { worker: w.index(), duration });
-        Err(self.workers.iter().find_map(endless).unwrap_or(SimError::Interrupted))
+        let cause = |worker: &Worker| {
+            let index = worker.index();
+            if let Some(duration) = worker.endless() {
+                return Some(SimError::Endless { worker: index, duration });
+            }
+            let requests = || worker.unfinished_requests();
+            worker.fruitless().then(|| SimError::Livelock { worker: index, requests: requests() })
+        };
+        Err(self.workers.iter().find_map(cause).unwrap_or(SimError::Interrupted))
     }
 
     fn report(self, unfinished: u64, end: Nanos) -> Report {

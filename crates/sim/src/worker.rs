@@ -18,6 +18,10 @@ use windtunnel_traffic::Arrival;
 /// as many as can be in flight, plus one that shows that nothing changed.
 const EMPTY_PASSES: u32 = 3;
 
+/// Preemptions without an output token in between, beyond two for each request, after which a run is
+/// given up: no schedule that gets anywhere needs so many.
+const FRUITLESS_PREEMPTIONS: u64 = 10_000;
+
 /// A pass in flight, and what it adds to the counters when it ends.
 #[derive(Clone, Copy, Debug)]
 struct Flying {
@@ -61,6 +65,8 @@ pub(crate) struct Worker {
     /// Stops the run: raised from outside, or here when a pass would end beyond all time.
     interrupt: Arc<AtomicBool>,
     endless: Option<Nanos>,
+    /// Preemptions since the last output token.
+    fruitless_preemptions: u64,
 }
 
 impl Worker {
@@ -94,6 +100,7 @@ impl Worker {
             events: log_events.then(EventBuffer::default),
             interrupt,
             endless: None,
+            fruitless_preemptions: 0,
         })
     }
 
@@ -212,6 +219,12 @@ impl Worker {
                 events.preempted(pass.number, self.live[slot.0 as usize].id);
             }
         }
+        if !scheduled.preempted.is_empty() {
+            self.fruitless_preemptions += scheduled.preempted.len() as u64;
+            if self.fruitless() {
+                self.interrupt.store(true, Ordering::Relaxed);
+            }
+        }
         if pass.end.0 >= MAX_NANOS {
             self.endless = Some(duration);
             self.interrupt.store(true, Ordering::Relaxed);
@@ -230,6 +243,9 @@ impl Worker {
         self.now = now;
         let outcome = self.rank.complete();
         self.ended += outcome.finished.len() as u64;
+        if outcome.steady_tokens > 0 || !outcome.tokens.is_empty() {
+            self.fruitless_preemptions = 0;
+        }
         note_completed(outcome, &mut self.live, now, self.last_end, &mut self.collector);
         if pass.tokens() > 0 {
             self.last_end = now;
@@ -330,6 +346,11 @@ impl Worker {
     pub(crate) fn busy(&self, at: Nanos) -> Nanos {
         let running = |pass: &Flying| at.min(pass.end).since(pass.start);
         self.flying.iter().fold(self.row.busy, |busy, pass| busy + running(pass))
+    }
+
+    /// Requests preempt each other without end and without a token.
+    pub(crate) fn fruitless(&self) -> bool {
+        self.fruitless_preemptions > FRUITLESS_PREEMPTIONS + 2 * self.rank.unfinished() as u64
     }
 
     /// The duration of a pass that would end beyond all time, if there is one.

@@ -92,3 +92,23 @@ fn a_closed_loop_over_many_workers_costs_what_its_requests_cost() {
     let output = Trial::load(SMALL, &overrides, "").unwrap().run_unwatched(Stepper::Fast);
     assert_eq!((output.count("completed_requests"), output.metric("duration_ms")), (40_000, Some(24.0)));
 }
+
+/// Two prompts of four blocks in chunks of one block, a pool of four blocks, each admitted by its first chunk
+/// alone, and the one admitted first loses its blocks: neither ever gets a token. (The engine's own test of
+/// this has the steps.) The run says so instead of going on.
+#[test]
+fn a_livelock_is_an_error_that_names_the_requests() {
+    let overrides = [
+        "engine.workers.aggregated.scheduler={max_batched_tokens: 32, max_sequences: 2, async_scheduling: false, \
+         reserve_full_isl: false, long_prefill_token_threshold: 16, preemption_mode: fifo}",
+        "engine.workers.aggregated.kv_cache={block_size: 16, prefix_caching: false, capacity: {type: fixed, blocks: 5}}",
+    ];
+    for stepper in BOTH {
+        let trial = Trial::small(&overrides, &[asked(0.0, 0..64, 1), asked(5.0, 100..164, 1)]);
+        let error = trial.try_run(stepper).err().unwrap();
+        assert!(
+            matches!(&error, SimError::Livelock { worker: 0, requests } if requests == &[0, 1]),
+            "{error}"
+        );
+    }
+}
