@@ -114,18 +114,22 @@ impl Keys {
         match &mut self.source {
             Source::Private => {}
             Source::Prefixes { ids, grid } => {
-                let parts = u64::from(grid.parts);
-                let shared = next..shared_end.max(next);
-                next = shared.end;
-                let key = |id: usize, part: u32| BlockKey::new(0, ids[id] * parts + u64::from(part));
-                match grid.shift {
-                    Some(shift) => {
-                        into.extend(shared.map(|i| key((i >> shift) as usize, i & (grid.parts - 1))))
+                let parts = grid.parts;
+                if let Some(shift) = grid.shift {
+                    // Id by id, each with the blocks that end in it.
+                    while next < shared_end {
+                        let part = next & (parts - 1);
+                        let count = (parts - part).min(shared_end - next);
+                        let first = ids[(next >> shift) as usize] * u64::from(parts) + u64::from(part);
+                        into.extend((first..first + u64::from(count)).map(|value| BlockKey::new(0, value)));
+                        next += count;
                     }
-                    None => into.extend(shared.map(|i| {
-                        let (id, part) = grid.place(i, self.block_size);
-                        key(id, part)
-                    })),
+                } else {
+                    while next < shared_end {
+                        let (id, part) = grid.place(next, self.block_size);
+                        into.push(BlockKey::new(0, ids[id] * u64::from(parts) + u64::from(part)));
+                        next += 1;
+                    }
                 }
             }
             Source::Tokens { prompt, made } => {

@@ -155,20 +155,27 @@ impl BlockPool {
         debug_assert!(count <= self.free);
         self.free -= count;
         self.least_free = self.least_free.min(self.free);
-        for _ in 0..count {
+        let mut missing = count;
+        while missing > 0 && !self.front.is_empty() {
+            into.push(self.take_first());
+            missing -= 1;
+        }
+        // Blocks never used yet, all at once.
+        let next = self.blocks.len() as u32;
+        let fresh = missing.min(self.num_blocks - next);
+        self.blocks.extend(std::iter::repeat_n(Block::FRESH, fresh as usize));
+        into.extend(next..next + fresh);
+        for _ in fresh..missing {
             let block = self.take_first();
             into.push(block);
         }
     }
 
+    /// The first of the blocks that were used before.
     fn take_first(&mut self) -> u32 {
         if let Some(block) = self.front.pop() {
             self.blocks[block as usize].owners = 1;
             return block;
-        }
-        if (self.blocks.len() as u32) < self.num_blocks {
-            self.blocks.push(Block::FRESH);
-            return self.blocks.len() as u32 - 1;
         }
         let block = self.back.head;
         self.unlink_from_back(block);

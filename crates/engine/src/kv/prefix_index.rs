@@ -86,8 +86,14 @@ impl Paged {
     }
 
     /// Puts `block` under `value` if nothing is there; tells what was.
+    #[inline]
     fn enter(&mut self, value: u64, block: u32) -> u32 {
-        let (first, live) = self.entry(value);
+        let (page, at) = (value >> PAGE_BITS, value as usize & (PAGE_LEN - 1));
+        // The usual case: the page is there.
+        let (first, live) = match self.near.get_mut(page as usize) {
+            Some(Some(page)) => (&mut page.first[at], &mut page.live),
+            _ => self.entry(value),
+        };
         let before = *first;
         if before == NIL {
             *first = block;
