@@ -125,8 +125,9 @@ fn side_file(
 fn telemetry_interval(arguments: &Predict) -> Result<Nanos, Failure> {
     let ms = arguments.telemetry_interval_ms;
     Nanos::from_ms(ms).filter(|&interval| interval >= SHORTEST_INTERVAL).ok_or_else(|| {
+        let shown = if ms.abs() < 1e15 { ms.to_string() } else { format!("{ms:e}") };
         Failure::Input(format!(
-            "--telemetry-interval-ms: {ms:e} must be from 0.001 (a microsecond) to below 292 years"
+            "--telemetry-interval-ms: {shown} must be from 0.001 (a microsecond) to below 292 years"
         ))
     })
 }
