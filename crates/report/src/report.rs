@@ -45,6 +45,8 @@ pub struct Report {
     pub rejections: BTreeMap<&'static str, u64>,
     /// How its percentiles were read.
     pub percentile_method: PercentileMethod,
+    /// When the run ended: not before its last pass, and so maybe after its last token.
+    pub end: Nanos,
     /// Every request that ended, by number. None unless requests were captured.
     pub(crate) requests: Option<Vec<Captured>>,
 }
@@ -67,6 +69,7 @@ impl Report {
             summary: Summary::new(all, &ranks, run),
             ranks,
             percentile_method: run.percentiles,
+            end: run.end,
             requests,
         }
     }

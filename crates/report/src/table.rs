@@ -42,7 +42,7 @@ pub fn table(report: &Report, colour: bool) -> String {
             text.push_str(&format!("{:<LABEL$}{line}\n", if i == 0 { label } else { "" }));
         }
     }
-    text.push_str(&workers::text(&report.ranks, &report.summary));
+    text.push_str(&workers::text(&report.ranks, report.end));
     text
 }
 

@@ -4,8 +4,8 @@
 
 use crate::numbers::{grouped, short_count};
 use crate::rank::{RankRow, Role};
-use crate::summary::Summary;
 use crate::table::{MISSING, draw};
+use windtunnel_engine::Nanos;
 
 /// Workers up to which each has a row.
 const MOST_ROWS: usize = 16;
@@ -17,12 +17,12 @@ struct Worker {
 }
 
 /// The workers as text, empty without workers.
-pub(crate) fn text(ranks: &[RankRow], summary: &Summary) -> String {
+pub(crate) fn text(ranks: &[RankRow], end: Nanos) -> String {
     let workers = by_worker(ranks);
     match workers.len() {
         0 => String::new(),
         n if n <= MOST_ROWS => {
-            format!("\n{}\n", table(&workers, summary.get("duration_ms").as_f64().unwrap_or_default()))
+            format!("\n{}\n", table(&workers, end.as_ms()))
         }
         _ => format!("{:<22}{}\n", "Workers", line(&workers)),
     }
@@ -43,7 +43,7 @@ fn by_worker(ranks: &[RankRow]) -> Vec<Worker> {
     workers
 }
 
-fn table(workers: &[Worker], duration_ms: f64) -> String {
+fn table(workers: &[Worker], end_ms: f64) -> String {
     let mut header = vec![
         "Worker",
         "passes",
@@ -55,7 +55,7 @@ fn table(workers: &[Worker], duration_ms: f64) -> String {
         "evicted\nblocks",
         "busy\n(%)",
     ];
-    let mut rows: Vec<Vec<String>> = workers.iter().map(|worker| cells(worker, duration_ms)).collect();
+    let mut rows: Vec<Vec<String>> = workers.iter().map(|worker| cells(worker, end_ms)).collect();
     if workers.iter().any(|worker| worker.ranks > 1) {
         header.insert(1, "ranks");
         rows.iter_mut().zip(workers).for_each(|(row, worker)| row.insert(1, grouped(worker.ranks)));
@@ -63,10 +63,10 @@ fn table(workers: &[Worker], duration_ms: f64) -> String {
     draw(&header, &rows)
 }
 
-fn cells(worker: &Worker, duration_ms: f64) -> Vec<String> {
+fn cells(worker: &Worker, end_ms: f64) -> Vec<String> {
     let share = |x: Option<f64>| x.map_or(MISSING.to_owned(), |x| format!("{:.1}", x * 100.0));
     let Worker { sum, ranks } = worker;
-    let busy = (duration_ms > 0.0).then(|| sum.busy.as_ms() / duration_ms / *ranks as f64);
+    let busy = (end_ms > 0.0).then(|| sum.busy.as_ms() / end_ms / *ranks as f64);
     vec![
         name(worker),
         short_count(sum.passes),

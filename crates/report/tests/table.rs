@@ -53,7 +53,7 @@ fn small() -> Report {
             ..RankRow::new(Role::Aggregated, worker, rank, 4096)
         });
     }
-    Report::new([collector], &RunEnd::default())
+    Report::new([collector], &RunEnd { end: ms(6_426.0), ..RunEnd::default() })
 }
 
 #[test]
