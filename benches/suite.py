@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-# CPU seconds and peak memory (MB) of aisimulate-core 0.13.0, recorded on a machine like this one.
+# CPU seconds and peak memory (MB) of aisimulate-core 0.13.0, as recorded; on another machine they are others.
 PEER = {
     "conv-1w-vllm-poly-ample": (1.86, 171), "conv-1w-vllm-poly-tight": (1.46, 70),
     "conv-8w-rr-poly-ample": (6.03, 266), "conv-8w-rr-poly-tight": (4.66, 48),
