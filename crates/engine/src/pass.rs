@@ -40,10 +40,26 @@ impl DecodeSet {
         self.sum_context_squared += u128::from(context) * u128::from(context);
     }
 
+    /// One request, of this context, less.
+    pub(crate) fn remove(&mut self, context: u32) {
+        let context = u64::from(context);
+        self.count -= 1;
+        self.sum_context -= context;
+        self.sum_context_squared -= u128::from(context) * u128::from(context);
+    }
+
     /// The set one pass later: every context is one token longer.
     pub fn grow(&mut self) {
-        self.sum_context_squared += 2 * u128::from(self.sum_context) + u128::from(self.count);
-        self.sum_context += self.count;
+        self.grow_by(1);
+    }
+
+    /// The set `passes` passes later.
+    #[inline]
+    pub(crate) fn grow_by(&mut self, passes: u64) {
+        // Σ(c+k)² = Σc² + 2kΣc + nk²
+        let (n, k) = (u128::from(self.count), u128::from(passes));
+        self.sum_context_squared += 2 * k * u128::from(self.sum_context) + n * k * k;
+        self.sum_context += self.count * passes;
     }
 }
 

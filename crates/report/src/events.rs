@@ -2,6 +2,7 @@
 //! them, stamped with the pass that made them visible. For people who compare two schedulers step by
 //! step.
 
+use crate::json_line;
 use crate::rank::Role;
 use serde::{Serialize, Serializer};
 use std::io::{self, Write};
@@ -104,8 +105,7 @@ impl<W: Write> EventLog<W> {
             pass: at.pass,
             event,
         };
-        serde_json::to_writer(&mut self.out, &line)?;
-        self.out.write_all(b"\n")
+        json_line::write(&mut self.out, &line)
     }
 
     /// The destination, to be finished.

@@ -12,6 +12,7 @@ mod events;
 mod files;
 mod gaps;
 mod histogram;
+mod json_line;
 mod moments;
 mod numbers;
 mod output;

@@ -2,6 +2,7 @@
 //! has the same fields; what is undefined for a request is null. The latencies themselves are defined
 //! with the record.
 
+use crate::json_line;
 use crate::ratio::ratio;
 use crate::record::{Captured, Refusal, RequestRecord};
 use crate::report::Report;
@@ -13,8 +14,7 @@ impl Report {
     /// Writes requests.jsonl. Nothing is written unless requests were captured.
     pub fn write_requests(&self, out: &mut impl Write) -> io::Result<()> {
         for request in self.requests.iter().flatten() {
-            serde_json::to_writer(&mut *out, &Line::new(request))?;
-            out.write_all(b"\n")?;
+            json_line::write(out, &Line::new(request))?;
         }
         Ok(())
     }

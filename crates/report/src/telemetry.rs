@@ -1,6 +1,7 @@
 //! Telemetry: the state of each rank at regular virtual times, and what it did since the last
 //! sample. The writer keeps each rank's last counters, so that a driver hands over totals only.
 
+use crate::json_line;
 use crate::rank::Role;
 use crate::ratio::part;
 use serde::Serialize;
@@ -105,8 +106,7 @@ impl<W: Write> TelemetryWriter<W> {
                 busy_ms: Nanos(since(|s| s.busy.0)).as_ms(),
             },
         };
-        serde_json::to_writer(&mut self.out, &line)?;
-        self.out.write_all(b"\n")
+        json_line::write(&mut self.out, &line)
     }
 
     /// The destination, to be finished.

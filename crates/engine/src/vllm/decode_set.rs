@@ -4,6 +4,7 @@
 //! What a member's counters are is implied: member since decode pass j, n passes scheduled, m completed
 //! → n − j tokens more computed, max(m − j, 0) more known, the difference in flight.
 
+use crate::pass::DecodeSet;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -12,23 +13,19 @@ pub(super) type Due = (u64, u64, u32, u32);
 
 /// Counters and calendar of the set. Who belongs to it, the sequences say (`State::Attached`).
 #[derive(Clone, Debug, Default)]
-pub(super) struct DecodeSet {
+pub(super) struct Decoders {
     /// Decode passes scheduled.
     pub(super) scheduled: u64,
     /// Decode passes completed.
     pub(super) completed: u64,
-    /// Members.
-    pub(super) count: u64,
-    /// Σ over members of the context that the next pass computes: tokens computed + 1.
-    pub(super) sum_context: u64,
-    /// Σ of its square.
-    pub(super) sum_context_squared: u128,
+    /// The members, with the contexts that the next pass computes: tokens computed + 1.
+    pub(super) members: DecodeSet,
     calendar: BinaryHeap<Reverse<Due>>,
     /// Members whose second output token comes with decode pass `.0`.
     pub(super) seconds: std::collections::VecDeque<(u64, u32, u32)>,
 }
 
-impl DecodeSet {
+impl Decoders {
     /// The number of the pass being scheduled, if the set takes part in it.
     pub(super) fn next_pass(&self) -> u64 {
         self.scheduled + 1
@@ -52,26 +49,9 @@ impl DecodeSet {
         self.calendar.pop().map(|Reverse(due)| due)
     }
 
-    /// A member with `context` = computed + 1 joins.
-    pub(super) fn add(&mut self, context: u64) {
-        self.count += 1;
-        self.sum_context += context;
-        self.sum_context_squared += u128::from(context) * u128::from(context);
-    }
-
-    /// A member leaves.
-    pub(super) fn subtract(&mut self, context: u64) {
-        self.count -= 1;
-        self.sum_context -= context;
-        self.sum_context_squared -= u128::from(context) * u128::from(context);
-    }
-
     /// All members are scheduled for `passes` passes more.
     pub(super) fn advance(&mut self, passes: u64) {
-        // Σ(c+k)² = Σc² + 2kΣc + nk²
-        let (n, k) = (u128::from(self.count), u128::from(passes));
-        self.sum_context_squared += 2 * k * u128::from(self.sum_context) + n * k * k;
-        self.sum_context += self.count * passes;
+        self.members.grow_by(passes);
         self.scheduled += passes;
     }
 }

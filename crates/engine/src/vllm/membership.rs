@@ -74,7 +74,7 @@ impl Rank {
         sequence.in_flight += implied;
         sequence.state = State::Running;
         self.visited += 1;
-        self.decoders.subtract(u64::from(computed) + 1);
+        self.decoders.members.remove(computed + 1);
     }
 
     /// Puts a request in the decode set: from the next pass on, each computes one token of it.
@@ -88,8 +88,8 @@ impl Rank {
             self.decoders.seconds.push_back((joined + 1, slot, sequence.serial));
         }
         self.visited -= 1;
-        let context = u64::from(sequence.computed) + 1;
-        self.decoders.add(context);
+        let context = sequence.computed + 1;
+        self.decoders.members.add(context);
         self.remind(slot);
     }
 
@@ -100,7 +100,7 @@ impl Rank {
 
     /// Whether the passes in flight are those that the calendar counts on.
     pub(super) fn calendar_holds(&self) -> bool {
-        self.decoders.count == 0 || self.flight.non_empty() == self.lag() as usize
+        self.decoders.members.count == 0 || self.flight.non_empty() == self.lag() as usize
     }
 
     /// Tokens computed before the pass that schedules the last output token that the scheduler can

@@ -1,7 +1,7 @@
 //! One vLLM rank: its requests, queues and counters, and how requests come and go from outside.
 
 use super::config::{Config, ConfigError};
-use super::decode_set::DecodeSet;
+use super::decode_set::Decoders;
 use super::flight::Flight;
 use super::sequence::{Sequence, State};
 use super::waiting::{Rank as WaitingRank, Waiting};
@@ -82,7 +82,7 @@ pub struct Rank {
     pub(super) deferred: usize,
     pub(super) blocked: Option<Blocked>,
     pub(super) flight: Flight,
-    pub(super) decoders: DecodeSet,
+    pub(super) decoders: Decoders,
     /// Requests that ended since the last `schedule`; one more pass announces them.
     unannounced: bool,
     pub(super) executed_passes: u64,
@@ -123,7 +123,7 @@ impl Rank {
             deferred: 0,
             blocked: None,
             flight: Flight::default(),
-            decoders: DecodeSet::default(),
+            decoders: Decoders::default(),
             unannounced: false,
             executed_passes: 0,
             last_prefill_pass: -i64::from(config.prefill_schedule_interval),

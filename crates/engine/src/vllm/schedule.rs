@@ -5,7 +5,7 @@ use super::config::{Policy, PreemptionMode, ResumedWork};
 use super::flight::{Member, Pass};
 use super::rank::{Rank, Stepper};
 use super::sequence::State;
-use crate::pass::{Chunk, DecodeSet, Scheduled, Slot};
+use crate::pass::{Chunk, Scheduled, Slot};
 
 /// What a pass may still spend and what was seen so far.
 pub(super) struct Round {
@@ -83,7 +83,7 @@ impl Rank {
                 Step::Stop => break,
             }
         }
-        if at < self.running.len() && self.decoders.count > 0 {
+        if at < self.running.len() && self.decoders.members.count > 0 {
             self.detach_unscheduled(at);
         }
     }
@@ -92,7 +92,7 @@ impl Rank {
     /// plain that each of them gets its token. Returns the position from which requests must be visited
     /// one by one.
     fn schedule_decode_set(&mut self, round: &mut Round) -> usize {
-        let members = self.decoders.count;
+        let members = self.decoders.members.count;
         if members == 0 || members > u64::from(round.budget) || !self.calendar_holds() {
             return 0;
         }
@@ -253,12 +253,8 @@ impl Rank {
     /// Fixes the pass: its shape, the progress of its requests, and who decodes steadily from now on.
     fn close_round(&mut self, mut round: Round) {
         let out = &mut self.scheduled;
-        out.decode = DecodeSet {
-            count: self.decoders.count,
-            sum_context: self.decoders.sum_context,
-            sum_context_squared: self.decoders.sum_context_squared,
-        };
-        out.tokens = self.decoders.count;
+        out.decode = self.decoders.members;
+        out.tokens = self.decoders.members.count;
         for member in &round.pass.members {
             out.tokens += u64::from(member.tokens);
             out.prefill_tokens += if member.prefill { u64::from(member.tokens) } else { 0 };
@@ -277,10 +273,10 @@ impl Rank {
         if self.config.prefill_schedule_interval > 1 && (round.prefill_scheduled || round.prefill_admitted) {
             self.last_prefill_pass = self.executed_passes as i64;
         }
-        if self.decoders.count > 0 {
+        if self.decoders.members.count > 0 {
             self.decoders.advance(1);
             round.pass.decode_number = self.decoders.scheduled;
-            round.pass.uniform = self.decoders.count;
+            round.pass.uniform = self.decoders.members.count;
         }
         let mut pass = round.pass;
         for i in 0..pass.members.len() {

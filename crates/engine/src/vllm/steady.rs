@@ -23,9 +23,9 @@ impl Rank {
     pub fn steady(&self) -> Option<Steady> {
         let set = &self.decoders;
         let usable = self.stepper == Stepper::Fast
-            && set.count > 0
+            && set.members.count > 0
             && self.visited == 0
-            && set.count <= u64::from(self.config.max_num_batched_tokens)
+            && set.members.count <= u64::from(self.config.max_num_batched_tokens)
             && set.seconds.is_empty()
             // The cadence counts passes; where it is on, each of them is scheduled on its own.
             && self.config.prefill_schedule_interval == 1
@@ -34,21 +34,14 @@ impl Rank {
             return None;
         }
         if let Some(pass) = self.flight.front()
-            && (pass.uniform != set.count || !pass.members.is_empty() || !pass.stops.is_empty())
+            && (pass.uniform != set.members.count || !pass.members.is_empty() || !pass.stops.is_empty())
         {
             return None;
         }
         if !self.nobody_can_be_admitted() {
             return None;
         }
-        Some(Steady {
-            passes: set.first_due() - set.next_pass(),
-            decode: DecodeSet {
-                count: set.count,
-                sum_context: set.sum_context,
-                sum_context_squared: set.sum_context_squared,
-            },
-        })
+        Some(Steady { passes: set.first_due() - set.next_pass(), decode: set.members })
     }
 
     /// While blocks are neither taken nor given back, the waiting queue stays as it is.
