@@ -3,7 +3,7 @@
 //! Whoever holds one of these needs to know nothing of YAML, paths or defaults.
 
 use std::num::NonZeroU32;
-use windtunnel_engine::{Nanos, vllm};
+use windtunnel_engine::{Nanos, RankConfig};
 use windtunnel_perf::TimingModel;
 use windtunnel_router::Policy;
 use windtunnel_traffic::{Source, TrafficError, WorkloadSource};
@@ -31,7 +31,16 @@ pub enum Semantics {
     Aisimulate013,
 }
 
-/// What serves: one pool of equal workers of one rank each.
+/// Which rank of a worker takes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// One after the other.
+    RoundRobin,
+    /// As vLLM's own balancer: the rank with the lowest load.
+    VllmBalancer,
+}
+
+/// What serves: one pool of equal workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deployment {
     /// Whose rules hold.
@@ -52,8 +61,14 @@ pub struct Deployment {
     pub parallelism: Parallelism,
     /// Accelerators of one worker.
     pub gpus_per_worker: u32,
+    /// Data-parallel ranks of one worker, each with its own scheduler and KV cache.
+    pub ranks: NonZeroU32,
+    /// Which rank of its worker takes a request that names none.
+    pub placement: Placement,
+    /// The ranks of a worker start their passes together and wait for the slowest.
+    pub barrier: bool,
     /// Settings of each rank.
-    pub engine: vllm::Config,
+    pub engine: RankConfig,
     /// How long a pass takes.
     pub timing: TimingModel,
     /// KV bytes of one token, if given.

@@ -16,7 +16,7 @@ mod vllm_names;
 mod yaml;
 
 pub use error::{ConfigError, Place, Problem};
-pub use experiment::{Deployment, Experiment, Pace, Parallelism, Semantics, Sla, Workload};
+pub use experiment::{Deployment, Experiment, Pace, Parallelism, Placement, Semantics, Sla, Workload};
 pub use resolve::NO_CONTEXT_LIMIT;
 
 use std::fs::File;

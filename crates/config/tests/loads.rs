@@ -2,8 +2,10 @@
 
 use std::num::NonZeroU32;
 use std::path::Path;
-use windtunnel_config::{Experiment, NO_CONTEXT_LIMIT, Pace, Semantics, Sla, from_str, load, schema};
-use windtunnel_engine::{Chunk, DecodeSet, Nanos, Shape, vllm};
+use windtunnel_config::{
+    Deployment, Experiment, NO_CONTEXT_LIMIT, Pace, Semantics, Sla, from_str, load, schema,
+};
+use windtunnel_engine::{Chunk, DecodeSet, Nanos, RankConfig, Shape, vllm};
 use windtunnel_traffic::{Arrivals, Format, Synthetic, Times, WorkloadSource};
 
 const SMALL: &str = "\
@@ -19,6 +21,14 @@ engine:
 fn small(overrides: &[&str]) -> Experiment {
     let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
     from_str("small.yaml", SMALL, &overrides).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The settings of a vLLM rank.
+fn rank(deployment: &Deployment) -> &vllm::Config {
+    match &deployment.engine {
+        RankConfig::Vllm(config) => config,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn examples() -> &'static Path {
@@ -37,7 +47,7 @@ fn what_is_left_out_has_its_default() {
         max_num_seqs: 256,
         ..vllm::Config::new(1024, 64, NO_CONTEXT_LIMIT)
     };
-    assert_eq!(deployment.engine, engine);
+    assert_eq!(deployment.engine, RankConfig::Vllm(engine));
     let source =
         Synthetic { input_tokens: 1024, output_tokens: 128, requests: 100, arrivals: Arrivals::AtOnce };
     assert_eq!(experiment.workload.source, WorkloadSource::Synthetic(source));
@@ -107,20 +117,20 @@ fn loading_the_values_in_effect_gives_the_same_experiment() {
 #[test]
 fn semantics_decide_about_the_null_block_and_the_schedule() {
     let blocks = |experiment: &Experiment| {
-        let engine = &experiment.deployment.engine;
+        let engine = rank(&experiment.deployment);
         (engine.num_blocks, engine.usable_blocks(), engine.async_scheduling)
     };
     let theirs = small(&["engine.semantics=aisimulate_0_13"]);
     assert_eq!(blocks(&small(&[])), (1024, 1023, true));
     assert_eq!(blocks(&theirs), (1025, 1024, false));
-    assert_eq!(theirs.deployment.engine.resumed_work, vllm::ResumedWork::PromptAndDecode);
+    assert_eq!(rank(&theirs.deployment).resumed_work, vllm::ResumedWork::PromptAndDecode);
     let synchronous = small(&["engine.workers.aggregated.scheduler.async_scheduling=false"]);
     assert_eq!(blocks(&synchronous), (1024, 1023, false));
 }
 
 #[test]
 fn semantics_decide_how_the_work_of_a_resumed_request_is_counted() {
-    let counted = |overrides: &[&str]| small(overrides).deployment.engine.resumed_work;
+    let counted = |overrides: &[&str]| rank(&small(overrides).deployment).resumed_work;
     assert_eq!(counted(&[]), vllm::ResumedWork::Prefill);
     let theirs = ["engine.semantics=aisimulate_0_13"];
     assert_eq!(counted(&theirs), vllm::ResumedWork::PromptAndDecode);

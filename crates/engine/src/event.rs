@@ -18,17 +18,21 @@ pub enum KvEvent<'a> {
         /// Identities, in order.
         blocks: &'a [BlockKey],
     },
-    /// One physical copy of a block is gone. Other copies of the same identity may remain.
+    /// One physical copy of each of these blocks is gone. Other copies of the same identity may remain.
     Removed {
-        /// Its identity.
-        block: BlockKey,
+        /// Their identities, in order of removal. vLLM publishes one block an event, SGLang all that go
+        /// one after the other.
+        blocks: &'a [BlockKey],
     },
+    /// The cache is empty (SGLang publishes it when it starts).
+    Cleared,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     Stored { request: RequestId, first_block: u32, parent: Option<BlockKey>, count: u32 },
-    Removed { block: BlockKey },
+    Removed { count: u32 },
+    Cleared,
 }
 
 /// Events in order, stored flat so that publishing allocates nothing once warm.
@@ -52,12 +56,16 @@ impl KvEvents {
     /// The events in order.
     pub fn iter(&self) -> impl Iterator<Item = KvEvent<'_>> {
         let mut next = 0usize;
+        let mut take = move |count: u32| {
+            let start = next;
+            next += count as usize;
+            &self.keys[start..next]
+        };
         self.entries.iter().map(move |entry| match *entry {
-            Entry::Removed { block } => KvEvent::Removed { block },
+            Entry::Removed { count } => KvEvent::Removed { blocks: take(count) },
+            Entry::Cleared => KvEvent::Cleared,
             Entry::Stored { request, first_block, parent, count } => {
-                let start = next;
-                next += count as usize;
-                KvEvent::Stored { request, first_block, parent, blocks: &self.keys[start..next] }
+                KvEvent::Stored { request, first_block, parent, blocks: take(count) }
             }
         })
     }
@@ -68,7 +76,40 @@ impl KvEvents {
     }
 
     pub(crate) fn removed(&mut self, block: BlockKey) {
-        self.entries.push(Entry::Removed { block });
+        self.keys.push(block);
+        self.entries.push(Entry::Removed { count: 1 });
+    }
+
+    /// Blocks that go together, joined with those of the event before if that is a removal too.
+    pub(crate) fn removed_together(&mut self, blocks: &[BlockKey]) {
+        self.keys.extend_from_slice(blocks);
+        let more = blocks.len() as u32;
+        match self.entries.last_mut() {
+            Some(Entry::Removed { count }) => *count += more,
+            _ => self.entries.push(Entry::Removed { count: more }),
+        }
+    }
+
+    /// Blocks of a request, joined with those of the event before if they continue its chain.
+    pub(crate) fn stored_joined(
+        &mut self,
+        request: RequestId,
+        first_block: u32,
+        parent: Option<BlockKey>,
+        blocks: &[BlockKey],
+    ) {
+        let last = self.keys.last().copied();
+        match self.entries.last_mut() {
+            Some(Entry::Stored { count, .. }) if parent.is_some() && parent == last => {
+                self.keys.extend_from_slice(blocks);
+                *count += blocks.len() as u32;
+            }
+            _ => self.stored(request, first_block, parent, blocks),
+        }
+    }
+
+    pub(crate) fn cleared(&mut self) {
+        self.entries.push(Entry::Cleared);
     }
 
     pub(crate) fn stored(

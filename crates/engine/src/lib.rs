@@ -4,16 +4,21 @@
 //! requests, asks for passes, decides how long they take, and completes them; the same calls serve
 //! virtual and wall-clock time.
 
+mod error;
 mod event;
 mod identity;
 mod kv;
 mod nanos;
 mod pass;
+mod rank;
 mod request;
+pub mod sglang;
 pub mod vllm;
 
+pub use error::ConfigError;
 pub use event::{KvEvent, KvEvents};
 pub use identity::{BlockKey, KeySpace, Keys};
 pub use nanos::{MAX_NANOS, Nanos};
 pub use pass::{Admission, Chunk, DecodeSet, Finished, Outcome, Scheduled, Shape, Slot, Token};
+pub use rank::{Rank, RankConfig, RankStats, Steady, Stepper};
 pub use request::{Content, FinishReason, OutputPlan, Rejection, Request, RequestId};

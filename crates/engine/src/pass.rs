@@ -107,8 +107,8 @@ pub struct Scheduled {
     pub admitted: Vec<Admission>,
     /// Requests that lost their blocks, in the order in which they were hit.
     pub preempted: Vec<Slot>,
-    /// Requests that stopped taking part in every pass; their last token so far, if any, came with the
-    /// pass completed last. Their later tokens come one by one in [`Outcome::tokens`].
+    /// Requests that stopped taking part in every beat; their last token so far, if any, came with the
+    /// beat completed last. Their later tokens come one by one in [`Outcome::tokens`].
     pub parked: Vec<Slot>,
     /// Prefix-cache lookups made, also for requests that were then not admitted.
     pub lookups: u32,
@@ -157,13 +157,16 @@ pub struct Finished {
 /// What the completion of one pass made visible. Buffers are reused from pass to pass.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Number of requests that gave a token in this pass *and* in the non-empty pass completed before
-    /// it, and that are not listed in `tokens`: their gap is the distance of the two pass ends.
+    /// The pass is a beat: one in which whoever is steady takes part. vLLM: every pass with tokens.
+    /// SGLang, whose prefill passes hold the decodes up: every pass in which running requests decode.
+    pub beat: bool,
+    /// Number of requests that gave a token in this pass, a beat, *and* in the beat completed before it,
+    /// and that are not listed in `tokens`: their gap is the distance of the two pass ends.
     pub steady_tokens: u64,
     /// Every other token, in batch order.
     pub tokens: Vec<Token>,
-    /// Requests that stopped taking part in every pass: their last token before those in `tokens`, if
-    /// any, came with the pass completed before this one.
+    /// Requests that stopped taking part in every beat: their last token before those in `tokens`, if
+    /// any, came with the beat completed before this pass.
     pub parked: Vec<Slot>,
     /// Those among the steady ones that gave their second token.
     pub second: Vec<Slot>,
@@ -173,6 +176,7 @@ pub struct Outcome {
 
 impl Outcome {
     pub(crate) fn clear(&mut self) {
+        self.beat = false;
         self.steady_tokens = 0;
         self.tokens.clear();
         self.parked.clear();

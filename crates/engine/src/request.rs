@@ -39,12 +39,15 @@ pub struct OutputPlan {
     pub stop_after: Option<u32>,
     /// The output tokens, when later prompts may contain them. `None`: shared with nobody.
     pub tokens: Option<Box<[u32]>>,
+    /// The request asked not to end before `max_tokens`. SGLang then reserves for all of them; nothing
+    /// else depends on it, and `stop_after` is not heeded there.
+    pub ignore_eos: bool,
 }
 
 impl OutputPlan {
     /// `n` tokens that no later prompt contains, ended by length.
     pub fn of_length(n: u32) -> OutputPlan {
-        OutputPlan { max_tokens: n, stop_after: None, tokens: None }
+        OutputPlan { max_tokens: n, stop_after: None, tokens: None, ignore_eos: false }
     }
 }
 

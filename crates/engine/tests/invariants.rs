@@ -11,8 +11,8 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use std::cell::RefCell;
 use support::plan::{Case, ContentPlan, Event, Plan, case};
 use support::world::{Tally, World};
-use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, Rank, Stepper};
-use windtunnel_engine::{Content, Nanos, OutputPlan, Request, RequestId};
+use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, Rank};
+use windtunnel_engine::{Content, Nanos, OutputPlan, Request, RequestId, Stepper};
 
 /// A runner of this many cases, unless the environment says otherwise.
 fn runner(cases: u32) -> TestRunner {

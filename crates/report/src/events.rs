@@ -45,8 +45,10 @@ enum Event<'a> {
         blocks: &'a [BlockKey],
     },
     Removed {
-        block: Key,
+        #[serde(serialize_with = "as_keys")]
+        blocks: &'a [BlockKey],
     },
+    Cleared,
     Preempted {
         request: u64,
     },
@@ -87,7 +89,8 @@ impl<W: Write> EventLog<W> {
                 let parent = parent.map(Key);
                 self.line(at, Event::Stored { request: request.0, first_block, parent, blocks })
             }
-            KvEvent::Removed { block } => self.line(at, Event::Removed { block: Key(block) }),
+            KvEvent::Removed { blocks } => self.line(at, Event::Removed { blocks }),
+            KvEvent::Cleared => self.line(at, Event::Cleared),
         })
     }
 
@@ -130,7 +133,7 @@ mod tests {
             blocks: &[BlockKey(10), BlockKey(1 << 62), BlockKey((1 << 62) + 1)],
         };
         log.line(&at, stored).unwrap();
-        log.line(&at, Event::Removed { block: Key(BlockKey(10)) }).unwrap();
+        log.line(&at, Event::Removed { blocks: &[BlockKey(10)] }).unwrap();
         log.preempted(&at, RequestId(3)).unwrap();
         log.kv(&at, &KvEvents::default()).unwrap();
         let text = String::from_utf8(log.into_inner()).unwrap();
@@ -140,7 +143,7 @@ mod tests {
                 r#""event":"stored","request":3,"first_block":1,"parent":"0000000000000009","#,
                 r#""blocks":["000000000000000a","4000000000000000","4000000000000001"]}"#
             ),
-            r#""event":"removed","block":"000000000000000a"}"#,
+            r#""event":"removed","blocks":["000000000000000a"]}"#,
             r#""event":"preempted","request":3}"#,
         ];
         assert_eq!(text, want.map(|event| format!("{stamp}{event}\n")).concat());

@@ -1,7 +1,7 @@
 //! What can stop a run.
 
 use thiserror::Error;
-use windtunnel_engine::{Nanos, vllm};
+use windtunnel_engine::{ConfigError, Nanos};
 use windtunnel_traffic::TrafficError;
 
 /// Requests named in an error at most.
@@ -15,7 +15,7 @@ pub enum SimError {
     Traffic(#[from] TrafficError),
     /// The engine refuses its settings.
     #[error(transparent)]
-    Engine(#[from] vllm::ConfigError),
+    Engine(#[from] ConfigError),
     /// Requests are left that nothing will ever wake.
     #[error("the run stopped with {} unfinished requests and nothing left to happen: {}", .requests.len(), list(.requests))]
     Stuck {

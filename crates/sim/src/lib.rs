@@ -11,4 +11,4 @@ mod worker;
 
 pub use error::SimError;
 pub use run::{Options, Progress, TelemetryOptions, run};
-pub use windtunnel_engine::vllm::Stepper;
+pub use windtunnel_engine::Stepper;

@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::Deployment;
-use windtunnel_engine::vllm::{Config, ConfigError, Rank, RankStats, Stepper};
-use windtunnel_engine::{FinishReason, MAX_NANOS, Nanos, Outcome, Scheduled, Shape};
+use windtunnel_engine::{
+    ConfigError, FinishReason, MAX_NANOS, Nanos, Outcome, Rank, RankStats, Scheduled, Shape, Stepper,
+};
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, CollectorOptions, RankRow, Refusal, RequestRecord, Role};
 use windtunnel_traffic::Arrival;
@@ -51,7 +52,7 @@ pub(crate) struct Worker {
     flying: VecDeque<Flying>,
     /// End of the newest pass in flight.
     busy_until: Nanos,
-    /// End of the non-empty pass completed last.
+    /// End of the beat completed last.
     last_end: Nanos,
     empty_passes: u32,
     next_pass: u64,
@@ -78,7 +79,8 @@ impl Worker {
         log_events: bool,
         interrupt: Arc<AtomicBool>,
     ) -> Result<Worker, ConfigError> {
-        let config = Config { kv_events: log_events, ..deployment.engine.clone() };
+        let mut config = deployment.engine.clone();
+        config.set_kv_events(log_events);
         let usable = u64::from(config.usable_blocks());
         let depth = config.depth();
         Ok(Worker {
@@ -247,8 +249,10 @@ impl Worker {
             self.fruitless_preemptions = 0;
         }
         note_completed(outcome, &mut self.live, now, self.last_end, &mut self.collector);
-        if pass.tokens() > 0 {
+        if outcome.beat {
             self.last_end = now;
+        }
+        if pass.tokens() > 0 {
             count(&pass, &mut self.row);
         }
         if let Some(events) = &mut self.events {
@@ -318,8 +322,7 @@ impl Worker {
 
     /// The requests that have not ended, in order of their numbers.
     pub(crate) fn unfinished_requests(&self) -> Vec<u64> {
-        let mut ids: Vec<u64> =
-            self.rank.running().chain(self.rank.waiting()).map(|slot| self.rank.id(slot).0).collect();
+        let mut ids: Vec<u64> = self.rank.unfinished_requests().iter().map(|id| id.0).collect();
         ids.sort_unstable();
         ids
     }

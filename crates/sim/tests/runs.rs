@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use windtunnel_config::Pace;
-use windtunnel_engine::{Nanos, OutputPlan};
+use windtunnel_engine::{Nanos, OutputPlan, RankConfig, vllm};
 use windtunnel_sim::Stepper;
 
 fn runner(cases: u32) -> TestRunner {
@@ -152,10 +152,18 @@ fn stamps_are_in_order(requests: &[Value]) {
     }
 }
 
+/// The settings of the ranks, which are vLLM's in these trials.
+fn vllm(trial: &Trial) -> &vllm::Config {
+    match &trial.experiment.deployment.engine {
+        RankConfig::Vllm(config) => config,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// 4 and 5. Every completed request gives the tokens that its plan says, preempted or not; the sum is that of
 /// the report, and n tokens have n − 1 gaps.
 fn outputs_are_those_asked_for(trial: &Trial, output: &Output, requests: &[Value]) {
-    let limit = trial.experiment.deployment.engine.max_model_len;
+    let limit = vllm(trial).max_model_len;
     let plans: Vec<(u32, OutputPlan)> = trial
         .experiment
         .workload
@@ -208,7 +216,7 @@ fn shares_are_shares(trial: &Trial, output: &Output, requests: &[Value]) {
         assert!(of("first_admission_reused_input_tokens") < of("input_length").max(1));
         assert!(of("reused_input_tokens") <= of("input_length"));
     }
-    if !trial.experiment.deployment.engine.prefix_caching {
+    if !vllm(trial).prefix_caching {
         assert_eq!(output.metric("prefix_cache_reused_ratio").unwrap_or(0.0), 0.0);
         assert!(output.events().iter().all(|event| event["event"] == "preempted"));
     }
@@ -237,13 +245,15 @@ fn events_tell_the_caches(trial: &Trial, output: &Output) {
                 }
             }
             "removed" => {
-                let block = key(event["block"].as_str().unwrap());
-                let copies = cache.get_mut(&block).unwrap_or_else(|| panic!("{event}"));
-                *copies -= 1;
-                if *copies == 0 {
-                    cache.remove(&block);
+                for block in event["blocks"].as_array().unwrap() {
+                    let block = key(block.as_str().unwrap());
+                    let copies = cache.get_mut(&block).unwrap_or_else(|| panic!("{event}"));
+                    *copies -= 1;
+                    if *copies == 0 {
+                        cache.remove(&block);
+                    }
+                    removed += 1;
                 }
-                removed += 1;
             }
             _ => preempted += 1,
         }
@@ -263,7 +273,7 @@ fn events_tell_the_caches(trial: &Trial, output: &Output) {
 /// (Invariants 2 and 8) As far as samples show: seats and blocks within their limits, counters that only grow
 /// and do not run ahead of the clock, and as many requests there as the stamps of all requests say.
 fn telemetry_is_true(trial: &Trial, output: &Output, requests: &[Value]) {
-    let engine = &trial.experiment.deployment.engine;
+    let engine = vllm(trial);
     let all_ended = output.count("unfinished_requests") == 0;
     let mut totals: HashMap<u64, [u64; 4]> = HashMap::new();
     // Regular samples, and a last one at the end.

@@ -91,6 +91,7 @@ impl RequestLine {
                 max_tokens: self.max_tokens,
                 stop_after: stop_at.map(|k| k as u32 + 1),
                 tokens: Some(tokens),
+                ignore_eos: self.ignore_eos.unwrap_or(false),
             },
             priority: self.priority.unwrap_or(0),
             tie: ordinal,

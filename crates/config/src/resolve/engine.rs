@@ -5,10 +5,10 @@ use crate::document::{
     Backend, BytesPerToken, CapacityType, Composition as CompositionKey, ContextLength, Engine, Mode,
     PreemptionMode as PreemptionKey, QueuePolicy, Semantics as SemanticsKey, Timing, TimingType, Worker,
 };
-use crate::experiment::{Deployment, Parallelism, Semantics};
+use crate::experiment::{Deployment, Parallelism, Placement, Semantics};
 use std::num::NonZeroU32;
-use windtunnel_engine::Nanos;
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
+use windtunnel_engine::{Nanos, RankConfig};
 use windtunnel_perf::{Composition, Fixed, Law, Linear, PerfError, Polynomial, Speedup, TimingModel};
 use windtunnel_router::Policy as RouterPolicy;
 
@@ -52,7 +52,10 @@ pub(super) fn deployment(
         },
         // Pipeline stages and data-parallel ranks multiply it too, and are one each in this version.
         gpus_per_worker: spread.tensor,
-        engine: engine?,
+        ranks: NonZeroU32::MIN,
+        placement: Placement::RoundRobin,
+        barrier: false,
+        engine: RankConfig::Vllm(engine?),
         timing: timing?,
         kv_bytes_per_token: match worker.kv_cache.bytes_per_token {
             BytesPerToken::Bytes(bytes) => Some(bytes),

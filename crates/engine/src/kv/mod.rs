@@ -2,5 +2,9 @@
 
 mod block_pool;
 mod prefix_index;
+mod radix;
+mod text;
 
 pub(crate) use block_pool::BlockPool;
+pub(crate) use radix::{Entering, NodeId, ROOT, Radix};
+pub(crate) use text::Text;

@@ -2,10 +2,11 @@
 //! (vllm/v1/core/sched/scheduler.py, `schedule`, and kv_cache_manager.py, `allocate_slots`, version 0.33.0).
 
 use super::flight::Member;
-use super::rank::{Blocked, Rank, Stepper};
+use super::rank::{Blocked, Rank};
 use super::schedule::Round;
 use super::sequence::State;
 use crate::pass::{Admission, Slot};
+use crate::rank::Stepper;
 
 /// Keys made at once in a look-up, which may end at any of them.
 const KEYS_AT_ONCE: usize = 32;

@@ -20,6 +20,7 @@ impl Rank {
             self.collect_seconds();
         }
         self.outcome.parked.append(&mut self.scheduled.parked);
+        self.outcome.beat = pass.tokens > 0;
         self.outcome.steady_tokens = pass.uniform;
         self.deliver(&mut pass);
         self.flight.recycle(pass);

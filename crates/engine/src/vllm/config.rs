@@ -2,7 +2,7 @@
 //!
 //! Plain values: where they come from (YAML, an oracle's config, a flag) is not known here.
 
-use thiserror::Error;
+use crate::error::ConfigError;
 
 /// Order of admission and of preemption (vLLM `--scheduling-policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,18 +76,6 @@ pub struct Config {
     pub kv_events: bool,
     /// How the work of a resumed request is counted in a pass's shape.
     pub resumed_work: ResumedWork,
-}
-
-/// Settings that vLLM would refuse.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[error("{field}: {got} {problem}")]
-pub struct ConfigError {
-    /// The field, under its name in [`Config`].
-    pub field: &'static str,
-    /// The value.
-    pub got: String,
-    /// What is wrong with it.
-    pub problem: String,
 }
 
 impl Config {

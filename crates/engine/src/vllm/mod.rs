@@ -18,6 +18,5 @@ mod steady;
 mod view;
 mod waiting;
 
-pub use config::{Config, ConfigError, Policy, PreemptionMode, ResumedWork};
-pub use rank::{Rank, RankStats, Stepper};
-pub use steady::Steady;
+pub use config::{Config, Policy, PreemptionMode, ResumedWork};
+pub use rank::Rank;

@@ -1,49 +1,17 @@
 //! One vLLM rank: its requests, queues and counters, and how requests come and go from outside.
 
-use super::config::{Config, ConfigError};
+use super::config::Config;
 use super::decode_set::Decoders;
 use super::flight::Flight;
 use super::sequence::{Sequence, State};
 use super::waiting::{Rank as WaitingRank, Waiting};
+use crate::error::ConfigError;
 use crate::event::KvEvents;
 use crate::identity::{BlockKey, Keys};
 use crate::kv::BlockPool;
 use crate::pass::{Outcome, Scheduled, Slot};
-use crate::request::{FinishReason, OutputPlan, Rejection, Request};
-
-/// How passes are computed. The results are the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stepper {
-    /// Every pass visits every running request, as the engine does.
-    Plain,
-    /// A pass visits the requests for which something changes.
-    Fast,
-}
-
-/// Counters of a rank. Tokens and events since the start; the rest as of now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RankStats {
-    /// Requests in the running list.
-    pub running: usize,
-    /// Requests in the waiting queue.
-    pub waiting: usize,
-    /// Blocks with an owner.
-    pub used_blocks: u32,
-    /// Most blocks with an owner at any time, also inside a pass.
-    pub peak_used_blocks: u32,
-    /// Blocks that can hold tokens.
-    pub usable_blocks: u32,
-    /// Distinct identities in the prefix cache.
-    pub cached_blocks: u32,
-    /// Cached blocks handed out again.
-    pub evictions: u64,
-    /// Preemptions.
-    pub preemptions: u64,
-    /// Prompt tokens looked up at first admissions (vLLM `prefix_cache_queries`).
-    pub prefix_queries: u64,
-    /// Of those, found (vLLM `prefix_cache_hits`).
-    pub prefix_hits: u64,
-}
+use crate::rank::{RankStats, Stepper};
+use crate::request::{OutputPlan, Rejection, Request, RequestId};
 
 /// A waiting request whose admission failed for want of blocks, and what its look-up found.
 #[derive(Clone, Copy, Debug)]
@@ -234,12 +202,12 @@ impl Rank {
         Ok(())
     }
 
-    /// Ends a request at once, wherever it is; a pass in flight that computes it gives no token for it.
-    /// The slot must be that of a live request.
-    pub fn cancel(&mut self, slot: Slot) -> FinishReason {
+    /// Ends a request at once, wherever it is, which is what `true` says; a pass in flight that computes
+    /// it gives no token for it. The slot must be that of a live request.
+    pub fn cancel(&mut self, slot: Slot) -> bool {
         let slot = slot.0;
         match self.sequences[slot as usize].state {
-            State::Vacant => return FinishReason::Abort,
+            State::Vacant => return true,
             State::Waiting | State::Preempted => self.leave_waiting(slot),
             State::Running | State::Attached | State::Draining => {
                 self.leave_running(slot);
@@ -247,7 +215,7 @@ impl Rank {
             }
         }
         self.vacate(slot);
-        FinishReason::Abort
+        true
     }
 
     /// There is something to schedule: unfinished requests, or ended ones not yet announced to the
@@ -259,6 +227,11 @@ impl Rank {
     /// Requests waiting or running.
     pub fn unfinished(&self) -> usize {
         self.running.len() + self.waiting.len()
+    }
+
+    /// The requests waiting or running, in no order.
+    pub fn unfinished_requests(&self) -> Vec<RequestId> {
+        self.running().chain(self.waiting()).map(|slot| self.id(slot)).collect()
     }
 
     /// Passes scheduled and not completed.

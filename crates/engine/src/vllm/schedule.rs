@@ -3,9 +3,10 @@
 
 use super::config::{Policy, PreemptionMode, ResumedWork};
 use super::flight::{Member, Pass};
-use super::rank::{Rank, Stepper};
+use super::rank::Rank;
 use super::sequence::State;
 use crate::pass::{Chunk, Scheduled, Slot};
+use crate::rank::Stepper;
 
 /// What a pass may still spend and what was seen so far.
 pub(super) struct Round {

@@ -4,17 +4,8 @@
 //! A stretch is what the scheduler would have done pass by pass; `steady` only says for how many passes
 //! that is certain, and `advance_steady` counts them.
 
-use super::rank::{Rank, Stepper};
-use crate::pass::DecodeSet;
-
-/// The coming passes of a rank, all alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steady {
-    /// How many passes are certain; at least 1.
-    pub passes: u64,
-    /// The decode set of the first of them. In each following pass every context is one longer.
-    pub decode: DecodeSet,
-}
+use super::rank::Rank;
+use crate::rank::{Steady, Stepper};
 
 impl Rank {
     /// The stretch of steady passes that begins with the next `schedule`, if there is one: no request

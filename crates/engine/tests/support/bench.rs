@@ -2,9 +2,9 @@
 //! out. For cases small enough to be followed by hand.
 
 use std::collections::BTreeMap;
-use windtunnel_engine::vllm::{Config, Rank, Stepper};
+use windtunnel_engine::vllm::{Config, Rank};
 use windtunnel_engine::{
-    Admission, Chunk, Content, FinishReason, Nanos, OutputPlan, Rejection, Request, RequestId, Slot,
+    Admission, Chunk, Content, FinishReason, Nanos, OutputPlan, Rejection, Request, RequestId, Slot, Stepper,
 };
 
 /// What one pass did, requests by number.

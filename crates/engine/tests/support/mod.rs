@@ -10,5 +10,6 @@
 pub mod bench;
 pub mod checks;
 pub mod plan;
+pub mod sglang;
 pub mod stamps;
 pub mod world;

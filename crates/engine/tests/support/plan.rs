@@ -66,6 +66,7 @@ impl Plan {
                 max_tokens: self.max_tokens,
                 stop_after: self.stop_after,
                 tokens: self.known_outputs.then(|| outputs.map(|at| self.token(number, at)).collect()),
+                ignore_eos: false,
             },
             priority: self.priority,
             tie: number as u64,

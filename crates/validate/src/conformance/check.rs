@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use windtunnel_engine::vllm::Stepper;
+use windtunnel_engine::Stepper;
 
 /// A number of ours that is not an integer equals one this close.
 const TOLERANCE: f64 = 1e-3;

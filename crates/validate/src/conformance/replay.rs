@@ -4,8 +4,8 @@ use super::error::ConformanceError;
 use super::scenario::Scenario;
 use super::trace::{Event, Ordered, Step, Summary, TraceLine, four_digits};
 use std::collections::{HashMap, VecDeque};
-use windtunnel_engine::vllm::{Rank, Stepper};
-use windtunnel_engine::{BlockKey, KvEvent, Nanos, Slot};
+use windtunnel_engine::vllm::Rank;
+use windtunnel_engine::{BlockKey, KvEvent, Nanos, Slot, Stepper};
 use windtunnel_traffic::RequestLine;
 
 /// The engine version whose behaviour the rank reproduces.
@@ -323,7 +323,10 @@ impl<'a> Replay<'a> {
                     n_tokens: blocks.len() as u32 * block_size,
                     block_size,
                 },
-                KvEvent::Removed { block } => Event::Removed { hashes: vec![number(block)] },
+                KvEvent::Removed { blocks } => {
+                    Event::Removed { hashes: blocks.iter().map(|&key| number(key)).collect() }
+                }
+                KvEvent::Cleared => unreachable!("vLLM publishes no such event"),
             })
             .collect();
         self.rank.clear_events();

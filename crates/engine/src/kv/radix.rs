@@ -1,0 +1,581 @@
+//! The radix cache: a tree of spans. A node is a run of tokens as it was entered or split, and goes as a
+//! whole; what it holds is counted, not stored
+//! (sglang/srt/mem_cache/unified_cache/unified_tree_core.py, version 0.5.23, its FULL component).
+//!
+//! The pool is a number of free tokens. Which slots they are is not known, for nothing depends on it.
+
+use super::text::{Symbol, Text};
+use crate::event::KvEvents;
+use crate::identity::BlockKey;
+use crate::request::RequestId;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// A node's number. Numbers of nodes that are gone are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeId(u32);
+
+/// The node that stands for the empty prefix.
+pub(crate) const ROOT: NodeId = NodeId(0);
+const NIL: u32 = u32::MAX;
+
+/// The logical clock counts in these; a path that is touched at once takes one a node, from its end up.
+const TICK: u64 = 1 << 20;
+
+#[derive(Debug)]
+struct Node {
+    /// None at the root and where no node is.
+    text: Option<Arc<Text>>,
+    start: u32,
+    end: u32,
+    parent: u32,
+    /// Among the parent's children.
+    symbol: Symbol,
+    /// Children in the order in which their places were made.
+    first_child: u32,
+    last_child: u32,
+    previous: u32,
+    next: u32,
+    locks: u32,
+    /// When it was last used, by the logical clock.
+    used: u64,
+    /// Distinguishes nodes that have one number after the other.
+    serial: u32,
+    /// The pages' identities, if events are kept.
+    keys: Vec<BlockKey>,
+}
+
+impl Node {
+    fn len(&self) -> u32 {
+        self.end - self.start
+    }
+}
+
+/// Mixes (parent, symbol).
+#[derive(Clone, Copy, Default)]
+struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers are hashed here")
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0.rotate_left(23) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// What a look-up found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Match {
+    /// The last node of the path.
+    pub(crate) node: NodeId,
+    /// Tokens found.
+    pub(crate) len: u32,
+}
+
+/// Who enters a sequence, for the events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entering<'a> {
+    pub(crate) request: RequestId,
+    /// The identities of all whole pages of the sequence; empty if events are not kept.
+    pub(crate) keys: &'a [BlockKey],
+}
+
+/// The tree and the pool of one rank.
+#[derive(Debug)]
+pub(crate) struct Radix {
+    page: u32,
+    /// Off: nothing is ever found.
+    enabled: bool,
+    nodes: Vec<Node>,
+    vacant: Vec<u32>,
+    next_serial: u32,
+    children: HashMap<(u32, u64), u32, BuildHasherDefault<PlaceHasher>>,
+    clock: u64,
+    /// Leaves that may be evicted, by last use. An entry that no longer holds is dropped when seen.
+    leaves: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    evictable_leaves: usize,
+    free: u64,
+    total: u64,
+    /// Taken beyond what was free.
+    owed: u64,
+    evictable: u64,
+    protected: u64,
+    peak_used: u64,
+    evicted_tokens: u64,
+    events: Option<KvEvents>,
+}
+
+impl Radix {
+    /// A pool of `pages` pages, all free.
+    pub(crate) fn new(pages: u32, page: u32, enabled: bool, keep_events: bool) -> Radix {
+        let total = u64::from(pages) * u64::from(page);
+        let mut radix = Radix {
+            page,
+            enabled,
+            nodes: Vec::new(),
+            vacant: Vec::new(),
+            next_serial: 0,
+            children: HashMap::default(),
+            clock: 0,
+            leaves: BinaryHeap::new(),
+            evictable_leaves: 0,
+            free: total,
+            total,
+            owed: 0,
+            evictable: 0,
+            protected: 0,
+            peak_used: 0,
+            evicted_tokens: 0,
+            events: (enabled && keep_events).then(KvEvents::default),
+        };
+        radix.add_node(None, 0, 0, NIL, Symbol(0));
+        radix.nodes[0].locks = 1;
+        if let Some(events) = &mut radix.events {
+            events.cleared();
+        }
+        radix
+    }
+
+    /// Whether prefixes are kept.
+    pub(crate) fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Tokens that nobody holds and that are not cached.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Cached tokens that nobody holds.
+    pub(crate) fn evictable(&self) -> u64 {
+        self.evictable
+    }
+
+    /// Cached tokens that somebody holds.
+    pub(crate) fn protected(&self) -> u64 {
+        self.protected
+    }
+
+    /// Tokens with an owner.
+    pub(crate) fn used(&self) -> u64 {
+        self.total.saturating_sub(self.free + self.evictable)
+    }
+
+    /// Most tokens with an owner so far.
+    pub(crate) fn peak_used(&self) -> u64 {
+        self.peak_used
+    }
+
+    /// Cached tokens dropped to make room.
+    pub(crate) fn evicted_tokens(&self) -> u64 {
+        self.evicted_tokens
+    }
+
+    pub(crate) fn events(&self) -> Option<&KvEvents> {
+        self.events.as_ref()
+    }
+
+    pub(crate) fn clear_events(&mut self) {
+        if let Some(events) = &mut self.events {
+            events.clear();
+        }
+    }
+
+    /// Whether events are kept, so that whoever enters a sequence has to name its pages.
+    pub(crate) fn keeps_events(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Takes free tokens. False if there are not so many: the rest is owed, so that the books stay right.
+    pub(crate) fn take(&mut self, tokens: u64) -> bool {
+        let missing = tokens.saturating_sub(self.free);
+        self.free -= tokens - missing;
+        self.owed += missing;
+        self.peak_used = self.peak_used.max(self.used());
+        missing == 0
+    }
+
+    /// Gives tokens back that are in no node.
+    pub(crate) fn give_back(&mut self, tokens: u64) {
+        let paid = tokens.min(self.owed);
+        self.owed -= paid;
+        self.free += tokens - paid;
+        debug_assert!(self.free + self.evictable + self.protected <= self.total);
+    }
+
+    fn floor(&self, len: u32) -> u32 {
+        len - len % self.page
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += TICK;
+        self.clock
+    }
+
+    /// The longest cached prefix of the first `len` tokens of `text`, in whole pages; its path counts as
+    /// used now. A node of which only a part matches is split.
+    pub(crate) fn lookup(&mut self, text: &Arc<Text>, len: u32) -> Match {
+        let len = self.floor(len);
+        if !self.enabled || len == 0 {
+            return Match { node: ROOT, len: 0 };
+        }
+        let mut node = ROOT.0;
+        let mut at = 0;
+        while at < len {
+            let symbol = text.symbol(at, at + self.page);
+            let Some(&child) = self.children.get(&(node, symbol.0)) else { break };
+            let (same, whole) = self.agreement(child, text, at, len);
+            if same == at {
+                break;
+            }
+            at = same;
+            node = if whole { child } else { self.split(child, same) };
+            if !whole {
+                break;
+            }
+        }
+        let now = self.tick();
+        let found = Match { node: NodeId(node), len: at };
+        let mut used = now;
+        loop {
+            self.touch(node, used);
+            if node == ROOT.0 {
+                return found;
+            }
+            node = self.nodes[node as usize].parent;
+            used -= 1;
+        }
+    }
+
+    /// Up to where a node agrees with `text`, in whole pages, and whether that is its end.
+    fn agreement(&self, node: u32, text: &Text, at: u32, len: u32) -> (u32, bool) {
+        let n = &self.nodes[node as usize];
+        let end = n.end.min(len);
+        let same = n.text.as_ref().map_or(at, |own| own.common(text, at, end));
+        let same = at + self.floor(same - at);
+        (same, same == n.end)
+    }
+
+    /// Enters the first `len` tokens of `text`, of which the request's own slots from `held` on are given to
+    /// the tree, or back to the pool where the tree has those tokens already. Returns the node at its end.
+    pub(crate) fn insert(&mut self, text: &Arc<Text>, len: u32, held: u32, who: Entering<'_>) -> NodeId {
+        let len = self.floor(len);
+        let now = self.tick();
+        self.touch(ROOT.0, now);
+        let mut node = ROOT.0;
+        let mut at = 0;
+        while at < len {
+            let symbol = text.symbol(at, at + self.page);
+            let Some(&child) = self.children.get(&(node, symbol.0)) else { break };
+            let (same, whole) = self.agreement(child, text, at, len);
+            if same == at {
+                break;
+            }
+            let now = self.tick();
+            self.touch(child, now);
+            node = if whole { child } else { self.split(child, same) };
+            at = same;
+        }
+        self.give_back(u64::from(at.saturating_sub(held)));
+        if at < len {
+            let symbol = text.symbol(at, at + self.page);
+            let leaf = self.add_node(Some(text.clone()), at, len, node, symbol);
+            self.evictable += u64::from(len - at);
+            if self.events.is_some() {
+                let keys = &who.keys[(at / self.page) as usize..(len / self.page) as usize];
+                self.nodes[leaf as usize].keys = keys.to_vec();
+                let parent = self.nodes[node as usize].keys.last().copied();
+                if let Some(events) = &mut self.events {
+                    events.stored_joined(who.request, at / self.page, parent, keys);
+                }
+            }
+            self.became_evictable(leaf);
+            node = leaf;
+        }
+        NodeId(node)
+    }
+
+    /// Makes the end of the first `len` tokens of a sequence that is cached the end of a node.
+    pub(crate) fn part_at(&mut self, text: &Arc<Text>, len: u32) {
+        let len = self.floor(len);
+        self.insert(text, len, len, Entering { request: RequestId(0), keys: &[] });
+    }
+
+    /// Holds a path, so that it is not evicted.
+    pub(crate) fn lock(&mut self, node: NodeId) {
+        let mut at = node.0;
+        while at != ROOT.0 {
+            let n = &mut self.nodes[at as usize];
+            if n.locks == 0 {
+                let len = u64::from(n.len());
+                self.evictable -= len;
+                self.protected += len;
+                if n.first_child == NIL {
+                    self.evictable_leaves -= 1;
+                }
+            }
+            n.locks += 1;
+            at = n.parent;
+        }
+    }
+
+    /// Lets a path go.
+    pub(crate) fn unlock(&mut self, node: NodeId) {
+        let mut at = node.0;
+        while at != ROOT.0 {
+            let n = &mut self.nodes[at as usize];
+            n.locks -= 1;
+            let parent = n.parent;
+            if n.locks == 0 {
+                let len = u64::from(n.len());
+                self.evictable += len;
+                self.protected -= len;
+                self.became_evictable(at);
+            }
+            at = parent;
+        }
+    }
+
+    /// Drops unlocked leaves, the one used least recently first, until `tokens` are free or none is left.
+    pub(crate) fn evict_until_free(&mut self, tokens: u64) {
+        while self.free < tokens && self.evictable_leaves > 0 {
+            let Some(Reverse((used, node, serial))) = self.leaves.pop() else { return };
+            if self.is_evictable(node, serial, used) {
+                self.drop_leaf(node);
+            }
+        }
+    }
+
+    /// Input indices in depth-first order, the subtree with the most of them first.
+    pub(crate) fn depth_first_by_weight(&self, ends: &[NodeId]) -> Vec<usize> {
+        let mut at_node: HashMap<u32, Vec<usize>> = HashMap::new();
+        for (index, node) in ends.iter().enumerate() {
+            at_node.entry(node.0).or_default().push(index);
+        }
+        let own = |node: u32| at_node.get(&node).map_or(0, Vec::len);
+        let mut weight: HashMap<u32, usize> = HashMap::new();
+        let mut stack = vec![(ROOT.0, false)];
+        while let Some((node, done)) = stack.pop() {
+            if done {
+                let of = |child| weight.get(&child).copied().unwrap_or(0);
+                let sum = own(node) + self.children_of(node).map(of).sum::<usize>();
+                weight.insert(node, sum);
+            } else {
+                stack.push((node, true));
+                stack.extend(self.children_of(node).map(|child| (child, false)));
+            }
+        }
+        let mut order = Vec::with_capacity(ends.len());
+        let mut stack = vec![(ROOT.0, false)];
+        while let Some((node, done)) = stack.pop() {
+            if done {
+                order.extend(at_node.get(&node).into_iter().flatten());
+                continue;
+            }
+            let mut children: Vec<u32> = self.children_of(node).collect();
+            children.sort_by_key(|child| Reverse(weight.get(child).copied().unwrap_or(0)));
+            stack.push((node, true));
+            stack.extend(children.into_iter().rev().map(|child| (child, false)));
+        }
+        order
+    }
+
+    /// The identities in the cache, for tests.
+    pub(crate) fn cached_keys(&self) -> Vec<BlockKey> {
+        let mut keys: Vec<BlockKey> =
+            self.nodes.iter().filter(|n| n.text.is_some()).flat_map(|n| n.keys.iter().copied()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    fn children_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        let first = self.nodes[node as usize].first_child;
+        std::iter::successors((first != NIL).then_some(first), |&at| {
+            let next = self.nodes[at as usize].next;
+            (next != NIL).then_some(next)
+        })
+    }
+
+    fn touch(&mut self, node: u32, used: u64) {
+        let n = &mut self.nodes[node as usize];
+        n.used = used;
+        if n.locks == 0 && n.first_child == NIL {
+            self.leaves.push(Reverse((used, node, n.serial)));
+            self.tidy();
+        }
+    }
+
+    /// Drops the entries that no longer hold, when there are too many of them.
+    fn tidy(&mut self) {
+        if self.leaves.len() > 4 * self.evictable_leaves + 1024 {
+            let mut leaves = std::mem::take(&mut self.leaves).into_vec();
+            leaves.retain(|&Reverse((used, node, serial))| self.is_evictable(node, serial, used));
+            // A leaf may have been entered twice at one instant.
+            leaves.sort_unstable();
+            leaves.dedup();
+            self.leaves = leaves.into();
+        }
+    }
+
+    fn is_evictable(&self, node: u32, serial: u32, used: u64) -> bool {
+        let n = &self.nodes[node as usize];
+        n.serial == serial && n.used == used && n.locks == 0 && n.first_child == NIL && n.text.is_some()
+    }
+
+    /// A node without locks: if it is a leaf, it may be evicted from now on.
+    fn became_evictable(&mut self, node: u32) {
+        let n = &self.nodes[node as usize];
+        if n.first_child == NIL {
+            self.evictable_leaves += 1;
+            self.leaves.push(Reverse((n.used, node, n.serial)));
+            self.tidy();
+        }
+    }
+
+    fn drop_leaf(&mut self, node: u32) {
+        let n = &mut self.nodes[node as usize];
+        let len = u64::from(n.len());
+        n.text = None;
+        let (parent, symbol, previous, next) = (n.parent, n.symbol, n.previous, n.next);
+        let keys = std::mem::take(&mut n.keys);
+        self.children.remove(&(parent, symbol.0));
+        match previous {
+            NIL => self.nodes[parent as usize].first_child = next,
+            at => self.nodes[at as usize].next = next,
+        }
+        match next {
+            NIL => self.nodes[parent as usize].last_child = previous,
+            at => self.nodes[at as usize].previous = previous,
+        }
+        self.vacant.push(node);
+        self.evictable -= len;
+        self.evictable_leaves -= 1;
+        self.give_back(len);
+        self.evicted_tokens += len;
+        if let Some(events) = &mut self.events {
+            events.removed_together(&keys);
+        }
+        if parent != ROOT.0 && self.nodes[parent as usize].locks == 0 {
+            self.became_evictable(parent);
+        }
+    }
+
+    /// Puts a node for the part of `child` before `at` above it, which keeps the rest.
+    fn split(&mut self, child: u32, at: u32) -> u32 {
+        let c = &self.nodes[child as usize];
+        let (text, start, parent, symbol) = (c.text.clone(), c.start, c.parent, c.symbol);
+        let (locks, previous, next) = (c.locks, c.previous, c.next);
+        let serial = self.fresh_serial();
+        let used = self.tick();
+        let head = self.place(Node {
+            text: text.clone(),
+            start,
+            end: at,
+            parent,
+            symbol,
+            first_child: child,
+            last_child: child,
+            previous,
+            next,
+            locks,
+            used,
+            serial,
+            keys: Vec::new(),
+        });
+        // It takes the child's place among the children.
+        self.children.insert((parent, symbol.0), head);
+        match previous {
+            NIL => self.nodes[parent as usize].first_child = head,
+            before => self.nodes[before as usize].next = head,
+        }
+        match next {
+            NIL => self.nodes[parent as usize].last_child = head,
+            after => self.nodes[after as usize].previous = head,
+        }
+        let now = self.tick();
+        let c = &mut self.nodes[child as usize];
+        let rest = text.as_ref().map_or(Symbol(0), |text| text.symbol(at, at + self.page));
+        (c.start, c.parent, c.symbol, c.previous, c.next) = (at, head, rest, NIL, NIL);
+        let pages = ((at - start) / self.page) as usize;
+        if !c.keys.is_empty() {
+            let tail = c.keys.split_off(pages);
+            let keys = std::mem::replace(&mut c.keys, tail);
+            self.nodes[head as usize].keys = keys;
+        }
+        self.children.insert((head, rest.0), child);
+        self.touch(child, now);
+        head
+    }
+
+    /// A node behind the last child of `parent`.
+    fn add_node(
+        &mut self,
+        text: Option<Arc<Text>>,
+        start: u32,
+        end: u32,
+        parent: u32,
+        symbol: Symbol,
+    ) -> u32 {
+        let serial = self.fresh_serial();
+        let used = self.tick();
+        let previous = if parent == NIL { NIL } else { self.nodes[parent as usize].last_child };
+        let node = self.place(Node {
+            text,
+            start,
+            end,
+            parent,
+            symbol,
+            first_child: NIL,
+            last_child: NIL,
+            previous,
+            next: NIL,
+            locks: 0,
+            used,
+            serial,
+            keys: Vec::new(),
+        });
+        if parent != NIL {
+            match previous {
+                NIL => {
+                    let p = &mut self.nodes[parent as usize];
+                    p.first_child = node;
+                    if p.locks == 0 {
+                        self.evictable_leaves -= 1;
+                    }
+                }
+                at => self.nodes[at as usize].next = node,
+            }
+            self.nodes[parent as usize].last_child = node;
+            self.children.insert((parent, symbol.0), node);
+        }
+        node
+    }
+
+    fn fresh_serial(&mut self) -> u32 {
+        self.next_serial = self.next_serial.wrapping_add(1);
+        self.next_serial
+    }
+
+    fn place(&mut self, node: Node) -> u32 {
+        match self.vacant.pop() {
+            Some(at) => {
+                self.nodes[at as usize] = node;
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+        }
+    }
+}

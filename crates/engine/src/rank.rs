@@ -1,0 +1,203 @@
+//! One rank of whichever engine: what a driver needs of it, and nothing that only one engine has.
+
+use crate::error::ConfigError;
+use crate::event::KvEvents;
+use crate::pass::{DecodeSet, Outcome, Scheduled, Slot};
+use crate::request::{Rejection, Request, RequestId};
+use crate::{sglang, vllm};
+
+/// How passes are computed. The results are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stepper {
+    /// Every pass visits every running request, as the engine does.
+    Plain,
+    /// A pass visits the requests for which something changes.
+    Fast,
+}
+
+/// The coming passes of a rank, all alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steady {
+    /// How many passes are certain; at least 1.
+    pub passes: u64,
+    /// The decode set of the first of them. In each following pass every context is one longer.
+    pub decode: DecodeSet,
+}
+
+/// Counters of a rank. Tokens and events since the start; the rest as of now. A block is a page where
+/// the engine says page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankStats {
+    /// Requests in the running list.
+    pub running: usize,
+    /// Requests in the waiting queue.
+    pub waiting: usize,
+    /// Blocks with an owner.
+    pub used_blocks: u32,
+    /// Most blocks with an owner at any time, also inside a pass.
+    pub peak_used_blocks: u32,
+    /// Blocks that can hold tokens.
+    pub usable_blocks: u32,
+    /// Distinct identities in the prefix cache.
+    pub cached_blocks: u32,
+    /// Cached blocks handed out again.
+    pub evictions: u64,
+    /// Preemptions (SGLang: retractions).
+    pub preemptions: u64,
+    /// Prompt tokens looked up at first admissions (vLLM `prefix_cache_queries`).
+    pub prefix_queries: u64,
+    /// Of those, found (vLLM `prefix_cache_hits`).
+    pub prefix_hits: u64,
+}
+
+/// The settings of one rank, and with them which engine it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RankConfig {
+    /// vLLM.
+    Vllm(vllm::Config),
+    /// SGLang.
+    Sglang(sglang::Config),
+}
+
+impl RankConfig {
+    /// What the engine refuses about the settings.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        match self {
+            RankConfig::Vllm(config) => config.validate(),
+            RankConfig::Sglang(config) => config.validate(),
+        }
+    }
+
+    /// Passes that may be in flight.
+    pub fn depth(&self) -> usize {
+        match self {
+            RankConfig::Vllm(config) => config.depth(),
+            RankConfig::Sglang(config) => config.depth(),
+        }
+    }
+
+    /// Passes without tokens in a row after which a rank does nothing until a request comes: as many as
+    /// can be in flight, those by which the engine puts prefill off, and one that shows that nothing
+    /// changed.
+    pub fn idle_passes(&self) -> u32 {
+        match self {
+            RankConfig::Vllm(_) => 3,
+            RankConfig::Sglang(config) => config.prefill_decode_interval.saturating_add(3),
+        }
+    }
+
+    /// Blocks that can hold tokens.
+    pub fn usable_blocks(&self) -> u32 {
+        match self {
+            RankConfig::Vllm(config) => config.usable_blocks(),
+            RankConfig::Sglang(config) => config.usable_pages(),
+        }
+    }
+
+    /// Whether the events of the prefix cache are kept.
+    pub fn set_kv_events(&mut self, on: bool) {
+        match self {
+            RankConfig::Vllm(config) => config.kv_events = on,
+            RankConfig::Sglang(config) => config.kv_events = on,
+        }
+    }
+}
+
+/// Scheduler and KV cache of one rank of one of the engines. The driver's protocol is that of
+/// [`vllm::Rank`].
+pub enum Rank {
+    /// vLLM.
+    Vllm(Box<vllm::Rank>),
+    /// SGLang.
+    Sglang(Box<sglang::Rank>),
+}
+
+/// The same call on whichever rank it is.
+macro_rules! each {
+    ($self:ident, $rank:ident => $call:expr) => {
+        match $self {
+            Rank::Vllm($rank) => $call,
+            Rank::Sglang($rank) => $call,
+        }
+    };
+}
+
+impl Rank {
+    /// An empty rank.
+    pub fn new(config: RankConfig, stepper: Stepper) -> Result<Rank, ConfigError> {
+        Ok(match config {
+            RankConfig::Vllm(config) => Rank::Vllm(Box::new(vllm::Rank::new(config, stepper)?)),
+            RankConfig::Sglang(config) => Rank::Sglang(Box::new(sglang::Rank::new(config, stepper)?)),
+        })
+    }
+
+    /// Puts a request in the waiting queue.
+    pub fn submit(&mut self, request: Request) -> Result<Slot, Rejection> {
+        each!(self, rank => rank.submit(request))
+    }
+
+    /// Ends a live request. True if it ended at once; false if it ends with a later pass, in whose
+    /// outcome it then stands.
+    pub fn cancel(&mut self, slot: Slot) -> bool {
+        each!(self, rank => rank.cancel(slot))
+    }
+
+    /// There is something to schedule.
+    pub fn has_work(&self) -> bool {
+        each!(self, rank => rank.has_work())
+    }
+
+    /// Requests waiting or running.
+    pub fn unfinished(&self) -> usize {
+        each!(self, rank => rank.unfinished())
+    }
+
+    /// The requests waiting or running, in no order.
+    pub fn unfinished_requests(&self) -> Vec<RequestId> {
+        each!(self, rank => rank.unfinished_requests())
+    }
+
+    /// Decides on the next pass.
+    pub fn schedule(&mut self) -> &Scheduled {
+        each!(self, rank => rank.schedule())
+    }
+
+    /// Processes the oldest pass in flight.
+    pub fn complete(&mut self) -> &Outcome {
+        each!(self, rank => rank.complete())
+    }
+
+    /// The stretch of steady passes that begins with the next `schedule`, if there is one.
+    pub fn steady(&self) -> Option<Steady> {
+        each!(self, rank => rank.steady())
+    }
+
+    /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
+    /// and as many `complete` calls.
+    pub fn advance_steady(&mut self, passes: u64) {
+        each!(self, rank => rank.advance_steady(passes));
+    }
+
+    /// The events that became visible with the last `complete`. They stay until `clear_events`.
+    pub fn events(&self) -> &KvEvents {
+        each!(self, rank => rank.events())
+    }
+
+    /// Forgets events that were read.
+    pub fn clear_events(&mut self) {
+        each!(self, rank => rank.clear_events());
+    }
+
+    /// What the engine would have died of by now, in its words.
+    pub fn fault(&self) -> Option<&'static str> {
+        match self {
+            Rank::Vllm(_) => None,
+            Rank::Sglang(rank) => rank.fault(),
+        }
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> RankStats {
+        each!(self, rank => rank.stats())
+    }
+}

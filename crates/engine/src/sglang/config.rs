@@ -1,0 +1,171 @@
+//! The settings of an SGLang rank, under SGLang's own names, and what SGLang refuses about them.
+//!
+//! Plain values: where they come from (YAML, an oracle's config, a flag) is not known here.
+
+use crate::error::ConfigError;
+
+/// Order of the waiting queue (SGLang `--schedule-policy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// First come, first served.
+    Fcfs,
+    /// Longest cached prefix first.
+    Lpm,
+    /// Depth first through the radix tree, the heaviest subtree first.
+    DfsWeight,
+    /// Longest output first.
+    Lof,
+}
+
+/// Priority scheduling (`--enable-priority-scheduling`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// `--schedule-low-priority-values-first`.
+    pub low_values_first: bool,
+    /// A running request may be preempted for one that is more urgent by more than this. `None`:
+    /// `--disable-priority-preemption`.
+    pub preemption_threshold: Option<i32>,
+}
+
+/// Settings of one rank. Field names are SGLang 0.5.23's (server_args.py).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `max_total_tokens`: tokens of the KV pool. What does not fill a page is not used.
+    pub max_total_tokens: u32,
+    /// Tokens per page.
+    pub page_size: u32,
+    /// Context length: prompt and output together.
+    pub context_length: u32,
+    /// Seats of the running batch.
+    pub max_running_requests: u32,
+    /// Token budget of a prefill pass.
+    pub max_prefill_tokens: u32,
+    /// Longest prefill of a pass, longer prompts are split; `None`: they are not.
+    pub chunked_prefill_size: Option<u32>,
+    /// `enable_mixed_chunk`: decodes ride along with prefills.
+    pub mixed_chunk: bool,
+    /// Order of the waiting queue.
+    pub schedule_policy: Policy,
+    /// Priority scheduling.
+    pub priority: Option<Priority>,
+    /// Scales the share of the outputs that is reserved for running requests.
+    pub schedule_conservativeness: f64,
+    /// Most output tokens that admission reserves for a request
+    /// (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`).
+    pub clip_max_new_tokens: u32,
+    /// Keep prefixes (not `disable_radix_cache`).
+    pub radix_cache: bool,
+    /// Schedule pass n+1 before pass n is processed (not `disable_overlap_schedule`).
+    pub overlap: bool,
+    /// Decode passes after a prefill pass before the next one.
+    pub prefill_decode_interval: u32,
+    /// Refuse a request that not even an empty pool admits. The engine takes it, and it waits for ever with
+    /// all behind it.
+    pub refuse_unservable: bool,
+    /// Keep the events of the prefix cache.
+    pub kv_events: bool,
+}
+
+impl Config {
+    /// SGLang's defaults on a GPU of 60 to 160 GB, for a pool and a context length.
+    pub fn new(max_total_tokens: u32, page_size: u32, context_length: u32) -> Config {
+        Config {
+            max_total_tokens,
+            page_size,
+            context_length,
+            max_running_requests: 256,
+            max_prefill_tokens: 16384,
+            chunked_prefill_size: Some(8192),
+            mixed_chunk: false,
+            schedule_policy: Policy::Fcfs,
+            priority: None,
+            schedule_conservativeness: 1.0,
+            clip_max_new_tokens: 4096,
+            radix_cache: true,
+            overlap: true,
+            prefill_decode_interval: 0,
+            refuse_unservable: true,
+            kv_events: false,
+        }
+    }
+
+    /// Pages that can hold tokens.
+    pub fn usable_pages(&self) -> u32 {
+        self.max_total_tokens / self.page_size
+    }
+
+    /// Tokens of these pages (`max_total_num_tokens`).
+    pub fn pool_tokens(&self) -> u32 {
+        self.usable_pages() * self.page_size
+    }
+
+    /// Batches that may be in flight.
+    pub fn depth(&self) -> usize {
+        if self.overlap { 2 } else { 1 }
+    }
+
+    /// Most tokens of a prompt with its output (`max_req_len`).
+    pub fn max_req_len(&self) -> u32 {
+        self.context_length.min(self.pool_tokens()) - 1
+    }
+
+    /// Prompts of this length and above are not served (`max_req_input_len`).
+    pub fn max_req_input_len(&self) -> u32 {
+        self.max_req_len().saturating_sub(5)
+    }
+
+    /// The checks of SGLang's own configuration, and the bounds of this implementation.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let fail =
+            |field, got: String, problem: &str| Err(ConfigError { field, got, problem: problem.to_owned() });
+        if self.page_size == 0 {
+            return fail("page_size", "0".into(), "must be at least 1");
+        }
+        if self.max_total_tokens < self.page_size || self.max_total_tokens < 8 {
+            return fail(
+                "max_total_tokens",
+                self.max_total_tokens.to_string(),
+                &format!("must be at least 8, and one page ({})", self.page_size),
+            );
+        }
+        if self.context_length < 8 {
+            return fail("context_length", self.context_length.to_string(), "must be at least 8");
+        }
+        if self.max_running_requests == 0 {
+            return fail("max_running_requests", "0".into(), "must be at least 1");
+        }
+        if self.max_prefill_tokens == 0 {
+            return fail("max_prefill_tokens", "0".into(), "must be at least 1");
+        }
+        if let Some(size) = self.chunked_prefill_size
+            && (size == 0 || size % self.page_size != 0)
+        {
+            return fail(
+                "chunked_prefill_size",
+                size.to_string(),
+                &format!("must be a multiple of page_size ({}), or none", self.page_size),
+            );
+        }
+        if self.mixed_chunk && self.chunked_prefill_size.is_none() {
+            return fail("mixed_chunk", "true".into(), "needs chunked_prefill_size");
+        }
+        if !(0.0..=1e9).contains(&self.schedule_conservativeness) {
+            return fail(
+                "schedule_conservativeness",
+                self.schedule_conservativeness.to_string(),
+                "must be from 0 to 1e9",
+            );
+        }
+        if self.clip_max_new_tokens == 0 {
+            return fail("clip_max_new_tokens", "0".into(), "must be at least 1");
+        }
+        if self.priority.is_some() && !matches!(self.schedule_policy, Policy::Fcfs | Policy::Lof) {
+            return fail(
+                "schedule_policy",
+                format!("{:?}", self.schedule_policy),
+                "does not go with priority scheduling, which needs fcfs or lof",
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,380 @@
+//! One SGLang rank: its requests, queues and counters, and how requests come and go from outside.
+
+use super::config::{Config, Priority};
+use super::decode_set::Decoders;
+use super::flight::Flight;
+use super::ratio::Ratio;
+use super::sequence::{Sequence, State};
+use super::view::{Mode, Retraction};
+use crate::error::ConfigError;
+use crate::event::KvEvents;
+use crate::identity::{BlockKey, Keys};
+use crate::kv::{ROOT, Radix, Text};
+use crate::pass::{Finished, Outcome, Scheduled, Slot};
+use crate::rank::{RankStats, Stepper};
+use crate::request::{Content, FinishReason, OutputPlan, Rejection, Request, RequestId};
+use std::sync::Arc;
+
+/// The prompt that stands in for one that is too long to be served (`set_finish_with_abort`).
+const STUB: [u32; 1] = [0];
+
+/// The batch scheduled last, as far as the next `schedule` needs it.
+#[derive(Debug, Default)]
+pub(super) struct LastBatch {
+    pub(super) mode: Option<Mode>,
+    /// Requests that it extends, in batch order.
+    pub(super) extended: Vec<u32>,
+    /// Running requests that decode in it, of a mixed batch.
+    pub(super) decodes: Vec<u32>,
+    /// The request whose prompt it leaves unfinished (`chunked_req`).
+    pub(super) chunked: Option<u32>,
+    /// No request of it may give more than the token of its prefill (`is_prefill_only`).
+    pub(super) prefill_only: bool,
+}
+
+/// Scheduler and KV cache of one rank.
+///
+/// The driver's protocol is that of [`vllm::Rank`](crate::vllm::Rank). A `schedule` that finds nothing to do
+/// is a pass without tokens: it stands for a turn of the engine's loop without a batch.
+pub struct Rank {
+    pub(super) config: Config,
+    pub(super) stepper: Stepper,
+    pub(super) radix: Radix,
+    pub(super) sequences: Vec<Sequence>,
+    vacant: Vec<u32>,
+    next_serial: u32,
+    next_private_key: u64,
+    next_own: u64,
+    next_entry: u64,
+    pub(super) next_ticket: u64,
+    pub(super) waiting: Vec<u32>,
+    /// `running_batch`, in order.
+    pub(super) running: Vec<u32>,
+    /// Running requests that are not in the decode set.
+    pub(super) visited: usize,
+    /// `batch_is_full` of the running batch.
+    pub(super) full: bool,
+    /// `is_prefill_only` of the running batch.
+    pub(super) prefill_only: bool,
+    /// A request left the running or the last batch since the last `schedule`.
+    pub(super) someone_left: bool,
+    pub(super) last: LastBatch,
+    /// `chunked_req`: its prompt is being computed in chunks.
+    pub(super) chunked: Option<u32>,
+    /// It is to be aborted.
+    pub(super) abort_chunked: bool,
+    pub(super) flight: Flight,
+    pub(super) decoders: Decoders,
+    pub(super) ratio: Ratio,
+    /// Turns without prefill that are left (`_prefill_decode_interval_remaining`).
+    pub(super) interval_left: u32,
+    /// Turns in which prefixes of waiting requests might be touched.
+    pub(super) prefix_refreshes: u64,
+    /// Requests that have not ended.
+    live: usize,
+    /// A batch ran since the engine was idle.
+    pub(super) restless: bool,
+    /// Members that left the decode set and had their last token with the beat completed last.
+    pub(super) parked: Vec<Slot>,
+    /// Requests that ended outside a completion.
+    pub(super) ended: Vec<Finished>,
+    pub(super) fault: Option<&'static str>,
+    pub(super) requeued: Vec<(Slot, bool)>,
+    pub(super) retractions: Vec<Retraction>,
+    pub(super) stats: RankStats,
+    pub(super) scheduled: Scheduled,
+    pub(super) outcome: Outcome,
+    /// Events of a rank that keeps none.
+    no_events: KvEvents,
+    /// Scratch: names of pages.
+    pub(super) keys: Vec<BlockKey>,
+}
+
+impl Rank {
+    /// An empty rank.
+    pub fn new(config: Config, stepper: Stepper) -> Result<Rank, ConfigError> {
+        config.validate()?;
+        let pages = config.usable_pages();
+        Ok(Rank {
+            stepper,
+            radix: Radix::new(pages, config.page_size, config.radix_cache, config.kv_events),
+            sequences: Vec::new(),
+            vacant: Vec::new(),
+            next_serial: 0,
+            next_private_key: 0,
+            next_own: 0,
+            next_entry: 0,
+            next_ticket: 0,
+            waiting: Vec::new(),
+            running: Vec::new(),
+            visited: 0,
+            full: false,
+            prefill_only: false,
+            someone_left: false,
+            last: LastBatch::default(),
+            chunked: None,
+            abort_chunked: false,
+            flight: Flight::default(),
+            decoders: Decoders::new(config.page_size),
+            ratio: Ratio::new(config.schedule_conservativeness),
+            interval_left: 0,
+            prefix_refreshes: 0,
+            live: 0,
+            restless: false,
+            parked: Vec::new(),
+            ended: Vec::new(),
+            fault: None,
+            requeued: Vec::new(),
+            retractions: Vec::new(),
+            stats: RankStats { usable_blocks: pages, ..RankStats::default() },
+            scheduled: Scheduled::default(),
+            outcome: Outcome::default(),
+            no_events: KvEvents::default(),
+            keys: Vec::new(),
+            config,
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Puts a request at the end of the waiting queue. A prompt that is too long for context or pool is
+    /// accepted, as by the engine's scheduler, and runs as one token that ends in an abort; an API server
+    /// refuses it before.
+    pub fn submit(&mut self, mut request: Request) -> Result<Slot, Rejection> {
+        if request.prompt_tokens == 0 {
+            return Err(Rejection::EmptyPrompt);
+        }
+        if request.output.max_tokens == 0 {
+            return Err(Rejection::NoOutput);
+        }
+        let max_new = self.max_new_tokens(&request);
+        let too_long = request.prompt_tokens >= self.config.max_req_input_len();
+        if self.config.refuse_unservable && !too_long && !self.fits_alone(&request, max_new) {
+            let page = u64::from(self.config.page_size);
+            let tokens = u64::from(request.prompt_tokens) + u64::from(max_new);
+            return Err(Rejection::LargerThanPool {
+                needed_blocks: tokens.div_ceil(page) + 1,
+                usable_blocks: u64::from(self.config.usable_pages()),
+            });
+        }
+        if too_long {
+            request.prompt_tokens = STUB.len() as u32;
+            request.content = Content::Tokens(STUB.into());
+        }
+        request.output.max_tokens = max_new;
+        let own = self.next_own;
+        self.next_own += 1;
+        let keys = self.radix.keeps_events().then(|| {
+            // One output more than planned: a prompt without room for any still gives one.
+            let output = OutputPlan::of_length(max_new + 1);
+            let mut copy = Request { content: request.content.clone(), output, ..request };
+            Box::new(Keys::new(&mut copy, self.config.page_size, &mut self.next_private_key))
+        });
+        let OutputPlan { stop_after, ignore_eos, .. } = request.output;
+        let text = Arc::new(Text::new(&mut request, own));
+        let serial = self.next_serial;
+        self.next_serial = self.next_serial.wrapping_add(1);
+        let slot = self.vacant.pop().unwrap_or(self.sequences.len() as u32);
+        let sequence = Sequence {
+            state: State::Waiting,
+            serial,
+            ticket: 0,
+            id: request.id,
+            priority: i64::from(request.priority),
+            entered: 0,
+            prompt: request.prompt_tokens,
+            max_new,
+            stop_after: stop_after.filter(|_| !ignore_eos),
+            ignore_eos,
+            text,
+            keys,
+            outputs: 0,
+            planned: 0,
+            fill_len: 0,
+            prefix_len: 0,
+            extend_end: 0,
+            committed: 0,
+            protected_len: 0,
+            last_node: ROOT,
+            lock: None,
+            matched: 0,
+            middle_chunks: 0,
+            retracted: false,
+            stained: false,
+            to_finish: too_long,
+            joined: 0,
+        };
+        match self.sequences.get_mut(slot as usize) {
+            Some(old) => *old = sequence,
+            None => self.sequences.push(sequence),
+        }
+        self.live += 1;
+        self.enqueue(slot);
+        Ok(Slot(slot))
+    }
+
+    /// What may be generated, cut to the context and to an empty pool (`init_req_max_new_tokens`,
+    /// `max_new_tokens_for_memory`).
+    fn max_new_tokens(&self, request: &Request) -> u32 {
+        let input = i64::from(request.prompt_tokens);
+        let page = i64::from(self.config.page_size);
+        let paged_input = (input + page - 1) / page * page;
+        let by_context = i64::from(self.config.max_req_len()) - input - 1;
+        let by_pool = i64::from(self.config.pool_tokens()) - paged_input - page - 1;
+        i64::from(request.output.max_tokens).min(by_context).min(by_pool).max(0) as u32
+    }
+
+    /// Whether an empty pool admits a request. The engine lets one that does not fit wait for ever, and all
+    /// behind it.
+    fn fits_alone(&self, request: &Request, max_new: u32) -> bool {
+        let (pool, page) = (i64::from(self.config.pool_tokens()), i64::from(self.config.page_size));
+        let prompt = i64::from(request.prompt_tokens);
+        if request.output.ignore_eos && !self.radix.enabled() {
+            let paged = (prompt + page - 1) / page * page + page;
+            return max_new == 0 || pool - paged - i64::from(max_new) > 1;
+        }
+        prompt + i64::from(max_new.min(self.config.clip_max_new_tokens)) + page < pool
+    }
+
+    /// Puts a request at the end of the waiting queue (`_add_request_to_queue`).
+    pub(super) fn enqueue(&mut self, slot: u32) {
+        let s = &mut self.sequences[slot as usize];
+        s.state = State::Waiting;
+        s.entered = self.next_entry;
+        self.next_entry += 1;
+        self.waiting.push(slot);
+    }
+
+    /// Aborts a request (`abort_request`): at once if it waits, which is what `true` says; else when its
+    /// next result is processed, or its prompt's next chunk would be scheduled. The slot must be that of a
+    /// live request.
+    pub fn cancel(&mut self, slot: Slot) -> bool {
+        let slot = slot.0;
+        match self.sequences[slot as usize].state {
+            // It may have ended already without having been told.
+            State::Vacant => return !self.ended.iter().any(|finished| finished.slot.0 == slot),
+            State::Waiting => {
+                self.waiting.retain(|&waiting| waiting != slot);
+                self.vacate(slot);
+                return true;
+            }
+            // No batch that the engine searches holds it; it ends by length with the pass in flight.
+            State::Draining => return false,
+            State::Prefilling | State::Running | State::Attached => {}
+        }
+        if self.chunked == Some(slot) {
+            self.abort_chunked = true;
+        }
+        self.detach(slot);
+        self.sequences[slot as usize].to_finish = true;
+        false
+    }
+
+    /// There is something to schedule: unfinished requests, or a turn of the loop that finds the engine
+    /// idle.
+    pub fn has_work(&self) -> bool {
+        self.restless || self.live > 0
+    }
+
+    /// Requests waiting or running.
+    pub fn unfinished(&self) -> usize {
+        self.live
+    }
+
+    /// The requests waiting or running, in no order.
+    pub fn unfinished_requests(&self) -> Vec<RequestId> {
+        self.sequences.iter().filter(|s| s.state != State::Vacant).map(|s| s.id).collect()
+    }
+
+    /// Passes scheduled and not completed.
+    pub fn in_flight(&self) -> usize {
+        self.flight.len()
+    }
+
+    /// What the last `schedule` decided.
+    pub fn scheduled(&self) -> &Scheduled {
+        &self.scheduled
+    }
+
+    /// The events that became visible with the last `complete`. They stay until `clear_events`.
+    pub fn events(&self) -> &KvEvents {
+        self.radix.events().unwrap_or(&self.no_events)
+    }
+
+    /// Forgets events that were read.
+    pub fn clear_events(&mut self) {
+        self.radix.clear_events();
+    }
+
+    /// Counters. Blocks are pages.
+    pub fn stats(&self) -> RankStats {
+        let page = u64::from(self.config.page_size);
+        let pages = |tokens: u64| tokens.div_ceil(page) as u32;
+        RankStats {
+            running: self.live - self.waiting.len(),
+            waiting: self.waiting.len(),
+            used_blocks: pages(self.radix.used()),
+            peak_used_blocks: pages(self.radix.peak_used()),
+            cached_blocks: pages(self.radix.evictable() + self.radix.protected()),
+            evictions: self.radix.evicted_tokens() / page,
+            ..self.stats
+        }
+    }
+
+    /// A running request may be preempted for one that waits.
+    pub(super) fn preempts(&self) -> bool {
+        matches!(self.config.priority, Some(Priority { preemption_threshold: Some(_), .. }))
+    }
+
+    /// What the engine would have died of by now, in its words: it admits more than fits where settings
+    /// make it reserve too little. What the rank does after that means nothing.
+    pub fn fault(&self) -> Option<&'static str> {
+        self.fault
+    }
+
+    /// Frees the slot of a request that has left every queue and batch.
+    pub(super) fn vacate(&mut self, slot: u32) {
+        self.forget(slot);
+        self.vacant.push(slot);
+    }
+
+    fn forget(&mut self, slot: u32) {
+        let s = &mut self.sequences[slot as usize];
+        s.state = State::Vacant;
+        s.keys = None;
+        // A later request in this slot has another serial, so that passes in flight do not take one for
+        // the other.
+        s.serial = self.next_serial;
+        self.next_serial = self.next_serial.wrapping_add(1);
+        self.live -= 1;
+    }
+
+    fn finished(&self, slot: u32, reason: FinishReason) -> Finished {
+        let s = &self.sequences[slot as usize];
+        Finished { slot: Slot(slot), id: s.id, reason, output_tokens: s.outputs }
+    }
+
+    /// A request that has given back its memory ends with the pass being completed.
+    pub(super) fn end(&mut self, slot: u32, reason: FinishReason) {
+        let finished = self.finished(slot, reason);
+        self.outcome.finished.push(finished);
+        self.vacate(slot);
+    }
+
+    /// A request that has given back its memory ends while a pass is scheduled. The next outcome tells it;
+    /// until then its slot is nobody's.
+    pub(super) fn end_early(&mut self, slot: u32, reason: FinishReason) {
+        let finished = self.finished(slot, reason);
+        self.ended.push(finished);
+        self.forget(slot);
+    }
+
+    /// Tells of those that ended early.
+    pub(super) fn report_ended(&mut self) {
+        self.vacant.extend(self.ended.iter().map(|finished| finished.slot.0));
+        self.outcome.finished.append(&mut self.ended);
+    }
+}

@@ -1,0 +1,91 @@
+//! Many passes at once: stretches in which every pass is a decode pass of the same requests and nothing
+//! else can happen.
+//!
+//! A stretch is what the scheduler would have done pass by pass; `steady` only says for how many passes
+//! that is certain, and `advance_steady` counts them.
+
+use super::rank::Rank;
+use super::view::Mode;
+use crate::rank::{Steady, Stepper};
+
+impl Rank {
+    /// The stretch of steady passes that begins with the next `schedule`, if there is one: nobody can be
+    /// admitted, no request ends, and the pool has room without evicting. With overlap, the pass in flight
+    /// is such a pass too, so that scheduling one and completing one can go together.
+    pub fn steady(&self) -> Option<Steady> {
+        let set = &self.decoders;
+        let usable = self.stepper == Stepper::Fast
+            && set.members.count > 0
+            && self.visited == 0
+            && self.last.extended.is_empty()
+            && self.last.decodes.is_empty()
+            && self.chunked.is_none()
+            && !self.someone_left
+            && !self.prefill_only
+            && self.ended.is_empty()
+            && self.flight.len() == self.config.depth() - 1;
+        if !usable || set.first_due() <= set.next_pass() {
+            return None;
+        }
+        if let Some(pass) = self.flight.front()
+            && (pass.mode != Some(Mode::Decode) || pass.uniform != set.members.count)
+        {
+            return None;
+        }
+        let mut passes = set.first_due() - set.next_pass();
+        let closed = self.waiting.is_empty() || (self.full && !self.preempts());
+        if !closed {
+            passes = passes.min(u64::from(self.interval_left));
+        }
+        let passes = passes.min(self.passes_with_room(passes));
+        (passes > 0).then_some(Steady { passes, decode: set.members })
+    }
+
+    /// Of the next `most` decode passes, how many certainly find room without evicting.
+    fn passes_with_room(&self, most: u64) -> u64 {
+        let page = u64::from(self.config.page_size);
+        let members = self.decoders.members.count;
+        let free = self.radix.free() / page;
+        if page == 1 {
+            return free / members;
+        }
+        // The engine makes room for a page of each request, if it can by evicting.
+        let spare = if self.radix.enabled() && self.radix.evictable() > 0 { members } else { 0 };
+        // Over as many passes as a page has tokens, each member starts one page.
+        let rounds = free.saturating_sub(spare) / members;
+        if rounds > 0 {
+            return rounds * page;
+        }
+        let (mut left, mut passes) = (free, 0);
+        while passes < most.min(page) {
+            let starting = u64::from(self.decoders.starting(self.decoders.next_pass() + passes));
+            if left < spare.max(starting) {
+                break;
+            }
+            left -= starting;
+            passes += 1;
+        }
+        passes
+    }
+
+    /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
+    /// and as many `complete` calls.
+    pub fn advance_steady(&mut self, passes: u64) {
+        let page = u64::from(self.config.page_size);
+        let members = self.decoders.members.count;
+        let next = self.decoders.next_pass();
+        let partial: u64 = (0..passes % page).map(|i| u64::from(self.decoders.starting(next + i))).sum();
+        self.radix.take((passes / page * members + partial) * page);
+        self.ratio.decay_steps(passes);
+        if self.preempts() && passes > u64::from(self.interval_left) {
+            // Each turn that looks for prefill clears it.
+            self.full = false;
+        }
+        self.interval_left = self.interval_left.saturating_sub(passes.min(u64::from(u32::MAX)) as u32);
+        self.decoders.advance(passes);
+        self.decoders.completed += passes;
+        if let Some(pass) = self.flight.iter_mut().next() {
+            pass.decode_number += passes;
+        }
+    }
+}
