@@ -91,6 +91,24 @@ impl From<Stepper> for windtunnel_sim::Stepper {
     }
 }
 
+/// An engine with conformance traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+}
+
+impl From<Engine> for windtunnel_validate::conformance::Engine {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Vllm => windtunnel_validate::conformance::Engine::Vllm,
+            Engine::Sglang => windtunnel_validate::conformance::Engine::Sglang,
+        }
+    }
+}
+
 /// Arguments of `conformance`.
 #[derive(Debug, Args)]
 pub struct Conformance {
@@ -110,6 +128,9 @@ pub enum ConformanceAction {
         /// The scenario's requests (JSON lines, may be gzipped)
         #[arg(long, value_name = "FILE")]
         requests: PathBuf,
+        /// Whose scheduler; by default the one that the config's key `engine` names, or vllm
+        #[arg(long, value_enum)]
+        engine: Option<Engine>,
         /// Where the trace goes, gzipped if the name ends in .gz; standard output if not given
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,

@@ -17,24 +17,26 @@ use windtunnel_validate::conformance::{
 /// Runs one of the conformance commands.
 pub fn run(action: &ConformanceAction) -> Result<(), Failure> {
     match action {
-        ConformanceAction::Run { config, requests, out, stepper } => {
-            write_trace(config, requests, out.as_deref(), (*stepper).into())
+        ConformanceAction::Run { config, requests, engine, out, stepper } => {
+            let scenario = Scenario::read(config, requests, engine.map(Into::into));
+            write_trace(&scenario.map_err(Failure::input)?, out.as_deref(), (*stepper).into())
         }
         ConformanceAction::Check { goldens, json, stepper } => check(goldens, *json, (*stepper).into()),
     }
 }
 
-fn write_trace(config: &Path, requests: &Path, out: Option<&Path>, stepper: Stepper) -> Result<(), Failure> {
-    let scenario = Scenario::read(config, requests).map_err(Failure::input)?;
+fn write_trace(scenario: &Scenario, out: Option<&Path>, stepper: Stepper) -> Result<(), Failure> {
     match out {
         None => {
             let mut out = io::BufWriter::new(io::stdout().lock());
-            write_lines(&scenario, stepper, &mut out)?;
+            write_lines(scenario, stepper, &mut out)?;
             out.flush().map_err(Failure::output)
         }
         Some(path) => {
             let mut file = PartialFile::create(path)?;
-            for (option, input) in [("--config", config), ("--requests", requests)] {
+            for (option, input) in
+                [("--config", &scenario.config_file), ("--requests", &scenario.requests_file)]
+            {
                 if file.replaces(input) {
                     return Err(Failure::Input(format!("--out: {} is the file of {option}", path.display())));
                 }
@@ -42,10 +44,10 @@ fn write_trace(config: &Path, requests: &Path, out: Option<&Path>, stepper: Step
             if path.extension().is_some_and(|extension| extension == "gz") {
                 // Without a time in it, the same trace is the same bytes.
                 let mut packed = GzBuilder::new().mtime(0).write(&mut file, Compression::default());
-                write_lines(&scenario, stepper, &mut packed)?;
+                write_lines(scenario, stepper, &mut packed)?;
                 packed.finish().map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
             } else {
-                write_lines(&scenario, stepper, &mut file)?;
+                write_lines(scenario, stepper, &mut file)?;
             }
             file.finish()
         }

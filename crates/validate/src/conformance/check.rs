@@ -1,8 +1,9 @@
 //! Compares a replay with a golden trace, step by step and key by key.
 
+use super::engine::{Engine, replay};
 use super::error::ConformanceError;
-use super::replay::replay;
-use super::scenario::{Scenario, lines};
+use super::files::lines;
+use super::scenario::Scenario;
 use super::trace::TraceLine;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
@@ -12,10 +13,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use windtunnel_engine::Stepper;
 
-/// A number of ours that is not an integer equals one this close.
-const TOLERANCE: f64 = 1e-3;
-/// The engine whose traces can be checked.
-const ENGINE: &str = "vllm";
+/// A time of ours, in milliseconds, equals one this close.
+const TIME_TOLERANCE: f64 = 1e-3;
+/// Any other fraction of ours equals one this close: a step of the sixth digit, which is the last one
+/// written.
+const RATIO_TOLERANCE: f64 = 1.5e-6;
 
 /// The first place at which a trace differs.
 #[derive(Clone, Debug, Serialize)]
@@ -111,20 +113,20 @@ impl Golden<'_> {
         Ok(std::mem::replace(&mut self.next, read))
     }
 
-    /// The first line: that of a trace, and of our engine.
-    fn expect_config(&mut self) -> Result<(), ConformanceError> {
+    /// The first line: that of a trace, and of an engine that we have.
+    fn expect_config(&mut self) -> Result<Engine, ConformanceError> {
         let Some(config) = self.take_kind("config")? else {
             let line = self.next.as_ref().map_or(1, |next| next.line);
             return Err(self.problem(line, "is not the first line of a trace, of kind config".into()));
         };
-        match config.value.get("engine").and_then(Value::as_str) {
-            Some(ENGINE) => Ok(()),
-            Some(other) => {
-                let reason = format!("a trace of engine {other}; only those of {ENGINE} can be checked");
-                Err(self.problem(config.line, reason))
-            }
-            None => Err(self.problem(config.line, "does not say of which engine the trace is".into())),
-        }
+        let Some(name) = config.value.get("engine").and_then(Value::as_str) else {
+            return Err(self.problem(config.line, "does not say of which engine the trace is".into()));
+        };
+        Engine::named(name).ok_or_else(|| {
+            let known = Engine::ALL.map(Engine::name).join(" and ");
+            let reason = format!("a trace of engine {name}; only those of {known} can be checked");
+            self.problem(config.line, reason)
+        })
     }
 
     fn problem(&self, line: usize, reason: String) -> ConformanceError {
@@ -138,8 +140,8 @@ pub fn check_golden(golden: &Path, stepper: Stepper) -> Result<ScenarioResult, C
     let name = golden_name(golden);
     let (config, requests) = find_inputs(golden, &name)?;
     let mut theirs = Golden::open(golden)?;
-    theirs.expect_config()?;
-    let scenario = Scenario::read(&config, &requests)?;
+    let engine = theirs.expect_config()?;
+    let scenario = Scenario::read(&config, &requests, Some(engine))?;
     let mut result = ScenarioResult {
         golden: golden.into(),
         name,
@@ -152,8 +154,8 @@ pub fn check_golden(golden: &Path, stepper: Stepper) -> Result<ScenarioResult, C
     };
     replay(&scenario, stepper, |line| {
         let (other, step) = match &line {
-            TraceLine::Config { .. } => return Ok(()),
-            TraceLine::Step(step) => ("summary", Some(step.step)),
+            TraceLine::Config(_) => return Ok(()),
+            TraceLine::Step(step) => ("summary", Some(step.number())),
             TraceLine::Summary(_) => ("step", None),
         };
         if step.is_none() {
@@ -207,7 +209,7 @@ fn first_difference(line: &TraceLine, theirs: &Value) -> Option<(String, Value, 
     let value = |object: &Map<String, Value>, key: &str| object.get(key).cloned().unwrap_or(Value::Null);
     let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let differing: Vec<&String> =
-        keys.into_iter().filter(|key| !equal(&value(a, key), &value(b, key))).collect();
+        keys.into_iter().filter(|key| !equal(key, &value(a, key), &value(b, key))).collect();
     if differing.is_empty() {
         return None;
     }
@@ -239,17 +241,20 @@ fn keys_in_order(line: &TraceLine) -> Vec<String> {
     serde_json::Deserializer::from_str(&text).deserialize_map(Keys).unwrap_or_default()
 }
 
-/// Whether the golden's value `b` is our value `a`.
-fn equal(a: &Value, b: &Value) -> bool {
+/// Whether the golden's value `b` is our value `a`; both are what stands under a key.
+fn equal(key: &str, a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) if a.is_f64() => {
-            matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if (a - b).abs() <= TOLERANCE)
+            let tolerance = if key.ends_with("_ms") { TIME_TOLERANCE } else { RATIO_TOLERANCE };
+            matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if (a - b).abs() <= tolerance)
         }
         // An integer of ours is a count or a name: exactly that one.
         (Value::Number(a), Value::Number(b)) => a == b,
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(key, a, b))
+        }
         (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| equal(a, b)))
+            a.len() == b.len() && a.iter().all(|(inner, a)| b.get(inner).is_some_and(|b| equal(inner, a, b)))
         }
         _ => a == b,
     }
@@ -320,11 +325,17 @@ mod tests {
 
     #[test]
     fn only_our_fractions_are_compared_with_a_tolerance() {
-        assert!(equal(&json!(10.0), &json!(10.0009)) && equal(&json!(10.0), &json!(10)));
-        assert!(!equal(&json!(10.0), &json!(10.0011)));
-        assert!(equal(&json!(45), &json!(45)));
-        assert!(!equal(&json!(45), &json!(45.0004)) && !equal(&json!(45), &json!(44)));
-        assert!(!equal(&json!(u64::MAX), &json!(u64::MAX - 1)));
-        assert!(!equal(&json!([["a", 1]]), &json!([["a", 1.0001]])));
+        let time = |a, b| equal("t_end_ms", &a, &b);
+        assert!(time(json!(10.0), json!(10.0009)) && time(json!(10.0), json!(10)));
+        assert!(!time(json!(10.0), json!(10.0011)));
+        let ratio = |a, b| equal("ratio_after", &a, &b);
+        assert!(ratio(json!(0.698997), json!(0.698998)) && !ratio(json!(0.698997), json!(0.698999)));
+        let inside = |ratio: f64| json!([{"retracted": ["a"], "new_ratio": ratio}]);
+        assert!(!equal("retract", &inside(0.5), &inside(0.5001)));
+        let count = |a, b| equal("total", &a, &b);
+        assert!(count(json!(45), json!(45)));
+        assert!(!count(json!(45), json!(45.0004)) && !count(json!(45), json!(44)));
+        assert!(!count(json!(u64::MAX), json!(u64::MAX - 1)));
+        assert!(!count(json!([["a", 1]]), json!([["a", 1.0001]])));
     }
 }

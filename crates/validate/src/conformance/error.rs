@@ -56,6 +56,8 @@ impl ConformanceError {
         for (ours, theirs) in [
             ("expected u32", "expected an integer from 0 to 4294967295"),
             ("expected u64", "expected an integer of at least 0"),
+            ("expected i32", "expected an integer from -2147483648 to 2147483647"),
+            ("expected i64", "expected an integer"),
             ("expected f64", "expected a number"),
             ("expected struct Settings", "expected an object"),
         ] {

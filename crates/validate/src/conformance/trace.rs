@@ -1,29 +1,62 @@
-//! The lines of an oracle's trace for vLLM, in the order of keys in which the oracle writes them.
+//! The lines of a trace as far as engines write them alike: their kinds, KV events, maps in order, and
+//! rounding. The keys of a step are in each engine's own `trace`.
 
-use super::scenario::Settings;
+use super::{sglang, vllm};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
-use serde_json::Value;
+use std::collections::HashMap;
+use windtunnel_engine::{BlockKey, KvEvent, KvEvents};
 
 /// A line of a trace.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum TraceLine {
     /// First line: what was asked for and what is in force.
-    Config {
-        /// The engine.
-        engine: &'static str,
-        /// The version whose behaviour is reproduced.
-        version: &'static str,
-        /// The config.
-        config: Settings,
-        /// What is in force.
-        effective: Value,
-    },
+    Config(Header),
     /// One `schedule` call.
-    Step(Box<Step>),
+    Step(Step),
     /// Last line.
     Summary(Summary),
+}
+
+/// The first line of each engine.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Header {
+    /// vLLM's.
+    Vllm(Box<vllm::Header>),
+    /// SGLang's.
+    Sglang(Box<sglang::Header>),
+}
+
+/// A step of each engine.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Step {
+    /// vLLM's.
+    Vllm(Box<vllm::Step>),
+    /// SGLang's.
+    Sglang(Box<sglang::Step>),
+}
+
+impl Step {
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        match self {
+            Step::Vllm(step) => step.step,
+            Step::Sglang(step) => step.step,
+        }
+    }
+}
+
+/// The end of each engine's trace.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Summary {
+    /// vLLM's.
+    Vllm(vllm::Summary),
+    /// SGLang's.
+    Sglang(sglang::Summary),
 }
 
 /// An object whose keys keep their order.
@@ -40,67 +73,86 @@ impl<V: Serialize> Serialize for Ordered<V> {
     }
 }
 
-/// One `schedule` call and its completion.
-#[derive(Clone, Debug, Default, Serialize)]
-#[allow(missing_docs, reason = "the oracle's README defines every key")]
-pub struct Step {
-    pub step: u64,
-    pub t_sched_ms: f64,
-    pub arrived: Vec<String>,
-    pub sched: Vec<(String, u32)>,
-    pub total: u64,
-    pub new: Vec<String>,
-    pub resumed: Vec<String>,
-    pub preempted: Vec<String>,
-    pub cached: Vec<String>,
-    pub hits: Vec<(String, u32, u32)>,
-    pub lookups: u32,
-    pub computed: Ordered<u32>,
-    pub free_before: u32,
-    pub free_after_sched: u32,
-    pub running: Vec<String>,
-    pub waiting: Vec<String>,
-    pub sampled: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub blocks: Option<Ordered<Vec<u32>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub t_start_ms: Option<f64>,
-    pub t_end_ms: f64,
-    pub finished: Vec<(String, &'static str)>,
-    pub tokens_out: Ordered<u32>,
-    pub free_after_update: u32,
-    pub n_running: usize,
-    pub n_waiting: usize,
-    pub n_preemptions_total: u64,
-    pub cached_blocks: u32,
-    pub events: Vec<Event>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub free_queue: Option<Vec<u32>>,
-}
-
 /// A KV event; hashes are numbered in order of first appearance.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "t", rename_all = "lowercase")]
-#[allow(missing_docs, reason = "the oracle's README defines every key")]
+#[allow(missing_docs, reason = "docs/conformance.md defines every key")]
 pub enum Event {
-    Stored { parent: Option<u32>, hashes: Vec<u32>, n_tokens: u32, block_size: u32 },
-    Removed { hashes: Vec<u32> },
+    Stored {
+        parent: Option<u32>,
+        hashes: Vec<u32>,
+        n_tokens: u32,
+        block_size: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        medium: Option<&'static str>,
+    },
+    Removed {
+        hashes: Vec<u32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        medium: Option<&'static str>,
+    },
+    #[serde(rename = "AllBlocksCleared")]
+    Cleared,
 }
 
-/// The end of a trace.
-#[derive(Clone, Debug, Default, Serialize)]
-#[allow(missing_docs, reason = "the oracle's README defines every key")]
-pub struct Summary {
-    pub steps: u64,
-    pub t_ms: f64,
-    pub finished: usize,
-    pub requests: usize,
-    pub stuck: bool,
-    pub preemptions: Ordered<u32>,
-    pub unfinished: Vec<String>,
+/// Writes KV events down, and remembers for it which number an identity has.
+pub(super) struct EventWriter {
+    numbers: HashMap<BlockKey, u32>,
+    block_size: u32,
+    medium: Option<&'static str>,
 }
 
-/// Rounds as the oracle does before writing a time.
-pub(super) fn four_digits(ms: f64) -> f64 {
-    (ms * 1e4).round() / 1e4
+impl EventWriter {
+    /// For blocks of so many tokens; the medium is written if the engine tells it.
+    pub(super) fn new(block_size: u32, medium: Option<&'static str>) -> EventWriter {
+        EventWriter { numbers: HashMap::new(), block_size, medium }
+    }
+
+    pub(super) fn write(&mut self, events: &KvEvents) -> Vec<Event> {
+        let medium = self.medium;
+        events
+            .iter()
+            .map(|event| match event {
+                KvEvent::Stored { parent, blocks, .. } => Event::Stored {
+                    parent: parent.map(|key| self.number(key)),
+                    hashes: blocks.iter().map(|&key| self.number(key)).collect(),
+                    n_tokens: blocks.len() as u32 * self.block_size,
+                    block_size: self.block_size,
+                    medium,
+                },
+                KvEvent::Removed { blocks } => {
+                    Event::Removed { hashes: blocks.iter().map(|&key| self.number(key)).collect(), medium }
+                }
+                KvEvent::Cleared => Event::Cleared,
+            })
+            .collect()
+    }
+
+    fn number(&mut self, key: BlockKey) -> u32 {
+        let next = self.numbers.len() as u32;
+        *self.numbers.entry(key).or_insert(next)
+    }
+}
+
+/// Rounds as Python's `round` does: to the nearest decimal of the value itself, ties to even.
+pub(super) fn rounded(value: f64, digits: usize) -> f64 {
+    format!("{value:.digits$}").parse().unwrap_or(value)
+}
+
+/// Rounds as the oracles do before writing a time.
+pub(super) fn rounded_ms(ms: f64) -> f64 {
+    rounded(ms, 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_rounded_as_python_rounds_them() {
+        assert_eq!(rounded(0.69899666, 6), 0.698997);
+        // 2.675 is below its decimal, 0.125 is a tie.
+        assert_eq!((rounded(2.675, 2), rounded(0.125, 2), rounded(0.375, 2)), (2.67, 0.12, 0.38));
+        assert_eq!(rounded_ms(10.75), 10.75);
+    }
 }

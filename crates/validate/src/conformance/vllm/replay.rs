@@ -1,15 +1,16 @@
-//! Drives a rank exactly as the oracle drives the engine: the same clock, the same loop, the same trace.
+//! Drives a vLLM rank exactly as the oracle drives the engine: the same clock, the same loop, the same
+//! trace.
 
-use super::error::ConformanceError;
-use super::scenario::Scenario;
-use super::trace::{Event, Ordered, Step, Summary, TraceLine, four_digits};
+use super::scenario::Settings;
+use super::trace::{Header, Step, Summary};
+use crate::conformance::arrivals::Arrivals;
+use crate::conformance::engine::Engine;
+use crate::conformance::error::ConformanceError;
+use crate::conformance::scenario::Scenario;
+use crate::conformance::trace::{self, EventWriter, Ordered, TraceLine, rounded_ms};
 use std::collections::{HashMap, VecDeque};
 use windtunnel_engine::vllm::Rank;
-use windtunnel_engine::{BlockKey, KvEvent, Nanos, Slot, Stepper};
-use windtunnel_traffic::RequestLine;
-
-/// The engine version whose behaviour the rank reproduces.
-pub const VLLM_VERSION: &str = "0.33.0";
+use windtunnel_engine::{Nanos, Slot, Stepper};
 
 /// Empty passes after which the oracle calls a scenario stuck (synchronous, asynchronous).
 const IDLE_LIMIT: (u32, u32) = (5, 8);
@@ -23,28 +24,28 @@ struct Pending {
 
 struct Replay<'a> {
     scenario: &'a Scenario,
+    settings: &'a Settings,
     rank: Rank,
-    /// Indices of requests not yet added, by arrival.
-    pending: VecDeque<usize>,
-    aborts: Vec<(u64, usize)>,
+    arrivals: Arrivals<'a>,
     /// Live requests' slots.
     slots: HashMap<usize, Slot>,
     /// In order of addition.
     added: Vec<usize>,
     preemptions: Vec<u32>,
     finished: usize,
-    hash_numbers: HashMap<BlockKey, u32>,
+    events: EventWriter,
     /// Order of the ids as strings, which breaks ties of priority and arrival.
     ties: Vec<u64>,
 }
 
 /// Replays a scenario, handing out the lines of its trace in order.
-pub fn replay(
+pub(in crate::conformance) fn replay(
     scenario: &Scenario,
+    settings: &Settings,
     stepper: Stepper,
-    mut emit: impl FnMut(TraceLine) -> Result<(), ConformanceError>,
+    emit: &mut impl FnMut(TraceLine) -> Result<(), ConformanceError>,
 ) -> Result<(), ConformanceError> {
-    let config = scenario.settings.config();
+    let config = settings.config();
     let effective = serde_json::json!({
         "async_scheduling": config.async_scheduling,
         "enable_chunked_prefill": config.chunked_prefill,
@@ -54,46 +55,32 @@ pub fn replay(
         "block_size": config.block_size,
         "max_concurrent_batches": config.depth(),
     });
-    let rank = Rank::new(config, stepper).map_err(|e| ConformanceError::Unsupported {
-        path: scenario.config_file.clone(),
-        reason: e.to_string(),
-    })?;
-    emit(TraceLine::Config {
-        engine: "vllm",
-        version: VLLM_VERSION,
-        config: scenario.settings.clone(),
-        effective,
-    })?;
-    Replay::new(scenario, rank).run(&mut emit)
+    let rank = Rank::new(config, stepper).map_err(|e| scenario.config_refused(e))?;
+    let (engine, version, config) = (Engine::Vllm, Engine::Vllm.version(), settings.clone());
+    let header = Header { engine, version, config, effective };
+    emit(TraceLine::Config(trace::Header::Vllm(Box::new(header))))?;
+    Replay::new(scenario, settings, rank).run(emit)
 }
 
 impl<'a> Replay<'a> {
-    fn new(scenario: &'a Scenario, rank: Rank) -> Replay<'a> {
+    fn new(scenario: &'a Scenario, settings: &'a Settings, rank: Rank) -> Replay<'a> {
         let requests = &scenario.requests;
-        let mut pending: Vec<usize> = (0..requests.len()).collect();
-        pending.sort_by(|&a, &b| {
-            let key =
-                |i: usize| (requests[i].arrival_ms.unwrap_or(0.0), requests[i].arrival_step.unwrap_or(0));
-            key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal)
-        });
         let mut by_name: Vec<usize> = (0..requests.len()).collect();
         by_name.sort_by(|&a, &b| requests[a].id.cmp(&requests[b].id));
         let mut ties = vec![0; requests.len()];
         for (tie, &i) in by_name.iter().enumerate() {
             ties[i] = tie as u64;
         }
-        let aborts =
-            requests.iter().enumerate().filter_map(|(i, r)| r.abort_step.map(|step| (step, i))).collect();
         Replay {
             scenario,
+            settings,
+            events: EventWriter::new(settings.block_size, None),
             rank,
-            pending: pending.into(),
-            aborts,
+            arrivals: Arrivals::new(requests),
             slots: HashMap::new(),
             added: Vec::new(),
             preemptions: vec![0; requests.len()],
             finished: 0,
-            hash_numbers: HashMap::new(),
             ties,
         }
     }
@@ -103,21 +90,18 @@ impl<'a> Replay<'a> {
         mut self,
         emit: &mut impl FnMut(TraceLine) -> Result<(), ConformanceError>,
     ) -> Result<(), ConformanceError> {
-        let settings = &self.scenario.settings;
+        let (clock, max_steps) = (self.settings.clock(), self.settings.max_steps);
         let depth = self.rank.config().depth();
         let asynchronous = depth > 1;
         let idle_limit = if asynchronous { IDLE_LIMIT.1 } else { IDLE_LIMIT.0 };
         let (mut step, mut now, mut idle, mut stuck) = (0, 0.0f64, 0, false);
         let mut queue: VecDeque<Pending> = VecDeque::new();
         let mut busy_until = 0.0f64;
-        while step < settings.max_steps {
+        while step < max_steps {
             let arrived = self.admit(now, step)?;
             if !self.rank.has_work() && queue.is_empty() {
-                let Some(&next) = self.pending.front() else { break };
-                let next = &self.scenario.requests[next];
-                match next.arrival_ms {
-                    Some(ms) => now = now.max(ms),
-                    None => step = step.max(next.arrival_step.unwrap_or(0)),
+                if !self.arrivals.skip_to_next(&mut now, &mut step) {
+                    break;
                 }
                 continue;
             }
@@ -126,14 +110,10 @@ impl<'a> Replay<'a> {
                 step += 1;
                 let tokens = pending.step.total;
                 let start = if asynchronous { now.max(busy_until) } else { now };
-                let duration = match tokens {
-                    0 => 0.0,
-                    n => settings.step_ms_base + settings.step_ms_per_token * n as f64,
-                };
-                busy_until = start + duration;
+                busy_until = start + clock.pass_ms(tokens);
                 pending.end_ms = busy_until;
                 if asynchronous {
-                    pending.step.t_start_ms = Some(four_digits(start));
+                    pending.step.t_start_ms = Some(rounded_ms(start));
                 }
                 queue.push_back(pending);
                 idle = if tokens == 0 { idle + 1 } else { 0 };
@@ -144,9 +124,9 @@ impl<'a> Replay<'a> {
             let Some(pending) = queue.pop_front() else { continue };
             now = now.max(pending.end_ms);
             let done = self.complete(pending, now);
-            emit(TraceLine::Step(Box::new(done)))?;
+            emit(TraceLine::Step(trace::Step::Vllm(Box::new(done))))?;
             if idle >= idle_limit {
-                match self.pending.front().and_then(|&i| self.scenario.requests[i].arrival_ms) {
+                match self.arrivals.next_ms() {
                     Some(ms) if !asynchronous => {
                         now = now.max(ms);
                         idle = 0;
@@ -158,11 +138,11 @@ impl<'a> Replay<'a> {
                 }
             }
         }
-        emit(TraceLine::Summary(self.summary(step, now, stuck)))
+        emit(TraceLine::Summary(trace::Summary::Vllm(self.summary(step, now, stuck))))
     }
 
     fn name(&self, request: usize) -> String {
-        self.scenario.requests[request].id.to_string()
+        self.scenario.name(request)
     }
 
     fn request(&self, slot: Slot) -> usize {
@@ -170,45 +150,30 @@ impl<'a> Replay<'a> {
     }
 
     fn names(&self, slots: impl Iterator<Item = Slot>) -> Vec<String> {
-        slots.map(|slot| self.name(self.request(slot))).collect()
+        self.scenario.names(slots.map(|slot| self.rank.id(slot)))
     }
 
     fn admit(&mut self, now: f64, step: u64) -> Result<Vec<String>, ConformanceError> {
         let mut arrived = Vec::new();
-        while let Some(&next) = self.pending.front() {
-            let r = &self.scenario.requests[next];
-            let due = match (r.arrival_ms, r.arrival_step) {
-                (None, Some(at)) => at <= step,
-                (ms, _) => ms.unwrap_or(0.0) <= now + 1e-9,
-            };
-            if !due {
-                break;
-            }
-            self.pending.pop_front();
-            self.submit(next, r, r.arrival_ms.unwrap_or(now))?;
-            arrived.push(r.id.to_string());
+        while let Some(next) = self.arrivals.take_due(now, step) {
+            self.submit(next, now)?;
+            arrived.push(self.name(next));
         }
-        let due: Vec<(u64, usize)> = self.aborts.iter().copied().filter(|&(at, _)| step >= at).collect();
-        for (at, request) in due {
-            if self.added.contains(&request) {
-                if let Some(slot) = self.slots.remove(&request) {
-                    self.rank.cancel(slot);
-                    self.finished += 1;
-                }
-                self.aborts.retain(|&abort| abort != (at, request));
+        for request in self.arrivals.take_aborts(step) {
+            if let Some(slot) = self.slots.remove(&request) {
+                self.rank.cancel(slot);
+                self.finished += 1;
             }
         }
         Ok(arrived)
     }
 
-    fn submit(&mut self, i: usize, r: &RequestLine, arrival_ms: f64) -> Result<(), ConformanceError> {
-        let arrival = Nanos::from_ms(arrival_ms).unwrap_or(Nanos::ZERO);
-        let mut request = r.clone().into_request(i as u64, arrival);
+    fn submit(&mut self, i: usize, now: f64) -> Result<(), ConformanceError> {
+        let line = &self.scenario.requests[i];
+        let arrival = Nanos::from_ms(line.arrival_ms.unwrap_or(now)).unwrap_or(Nanos::ZERO);
+        let mut request = line.clone().into_request(i as u64, arrival);
         request.tie = self.ties[i];
-        let slot = self.rank.submit(request).map_err(|reason| ConformanceError::Unsupported {
-            path: self.scenario.requests_file.clone(),
-            reason: format!("request {}: {reason}", r.id),
-        })?;
+        let slot = self.rank.submit(request).map_err(|reason| self.scenario.request_refused(i, reason))?;
         self.slots.insert(i, slot);
         self.added.push(i);
         Ok(())
@@ -236,7 +201,7 @@ impl<'a> Replay<'a> {
             .collect();
         let line = Step {
             step,
-            t_sched_ms: four_digits(now),
+            t_sched_ms: rounded_ms(now),
             arrived,
             sched: batch.iter().map(|&(s, n)| (self.name(self.request(s)), n)).collect(),
             total,
@@ -260,7 +225,7 @@ impl<'a> Replay<'a> {
             running: self.names(self.rank.running()),
             waiting: self.names(self.rank.waiting()),
             sampled: sampled.iter().map(|&r| self.name(r)).collect(),
-            blocks: self.scenario.settings.dump_free_queue.then(|| {
+            blocks: self.settings.dump_free_queue.then(|| {
                 Ordered(
                     batch
                         .iter()
@@ -294,43 +259,16 @@ impl<'a> Replay<'a> {
             self.finished += 1;
         }
         let stats = self.rank.stats();
-        line.t_end_ms = four_digits(now);
+        line.t_end_ms = rounded_ms(now);
         line.free_after_update = self.rank.free_blocks();
         line.n_running = stats.running;
         line.n_waiting = stats.waiting;
         line.n_preemptions_total = self.preemptions.iter().map(|&n| u64::from(n)).sum();
         line.cached_blocks = stats.cached_blocks;
-        line.events = self.take_events();
-        line.free_queue = self.scenario.settings.dump_free_queue.then(|| self.rank.free_queue());
-        line
-    }
-
-    fn take_events(&mut self) -> Vec<Event> {
-        let numbers = &mut self.hash_numbers;
-        let mut number = |key: BlockKey| {
-            let next = numbers.len() as u32;
-            *numbers.entry(key).or_insert(next)
-        };
-        let block_size = self.rank.config().block_size;
-        let events = self
-            .rank
-            .events()
-            .iter()
-            .map(|event| match event {
-                KvEvent::Stored { parent, blocks, .. } => Event::Stored {
-                    parent: parent.map(&mut number),
-                    hashes: blocks.iter().map(|&key| number(key)).collect(),
-                    n_tokens: blocks.len() as u32 * block_size,
-                    block_size,
-                },
-                KvEvent::Removed { blocks } => {
-                    Event::Removed { hashes: blocks.iter().map(|&key| number(key)).collect() }
-                }
-                KvEvent::Cleared => unreachable!("vLLM publishes no such event"),
-            })
-            .collect();
+        line.events = self.events.write(self.rank.events());
         self.rank.clear_events();
-        events
+        line.free_queue = self.settings.dump_free_queue.then(|| self.rank.free_queue());
+        line
     }
 
     fn summary(&self, steps: u64, now: f64, stuck: bool) -> Summary {
@@ -338,12 +276,12 @@ impl<'a> Replay<'a> {
         let preempted = self.added.iter().filter(|&&r| self.preemptions[r] > 0);
         Summary {
             steps,
-            t_ms: four_digits(now),
+            t_ms: rounded_ms(now),
             finished: self.finished,
             requests: self.scenario.requests.len(),
             stuck,
             preemptions: Ordered(preempted.map(|&r| (self.name(r), self.preemptions[r])).collect()),
-            unfinished: live.chain(&self.pending).map(|&r| self.name(r)).collect(),
+            unfinished: live.copied().chain(self.arrivals.pending()).map(|r| self.name(r)).collect(),
         }
     }
 }

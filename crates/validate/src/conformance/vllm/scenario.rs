@@ -1,0 +1,146 @@
+//! The config of a vLLM scenario.
+
+use crate::conformance::engine::Engine;
+use crate::conformance::error::ConformanceError;
+use crate::conformance::files::ConfigFile;
+use crate::conformance::scenario::Clock;
+use serde::{Deserialize, Serialize};
+use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
+
+/// The oracle's config. Defaults are the oracle's own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// May name the engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Engine>,
+    /// `num_gpu_blocks`, the null block included.
+    pub num_blocks: u32,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Prefix caching.
+    pub enable_prefix_caching: bool,
+    /// Chunked prefill.
+    pub enable_chunked_prefill: bool,
+    /// Token budget of a pass.
+    pub max_num_batched_tokens: u32,
+    /// Seats.
+    pub max_num_seqs: u32,
+    /// Seats for admission.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_num_active_seqs: Option<u32>,
+    /// Context length.
+    pub max_model_len: u32,
+    /// `fcfs` or `priority`.
+    pub policy: PolicyName,
+    /// Longest chunk, 0 for none.
+    pub long_prefill_token_threshold: u32,
+    /// Adaptive threshold.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub long_prefill_token_threshold_adaptive: bool,
+    /// Asynchronous scheduling.
+    pub async_scheduling: bool,
+    /// Fraction of blocks kept free at admission.
+    pub watermark: f64,
+    /// The whole prompt must fit at admission.
+    pub scheduler_reserve_full_isl: bool,
+    /// Prefill cadence.
+    pub prefill_schedule_interval: u32,
+    /// Record KV events.
+    pub kv_events: bool,
+    /// Record block ids and the free queue.
+    pub dump_free_queue: bool,
+    /// Duration of a non-empty pass.
+    pub step_ms_base: f64,
+    /// Duration per token.
+    pub step_ms_per_token: f64,
+    /// Passes after which the replay stops.
+    pub max_steps: u64,
+    /// The scenario's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+}
+
+/// vLLM's scheduling policy, as written in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyName {
+    /// First come, first served.
+    Fcfs,
+    /// By priority.
+    Priority,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            engine: None,
+            num_blocks: 101,
+            block_size: 16,
+            enable_prefix_caching: true,
+            enable_chunked_prefill: true,
+            max_num_batched_tokens: 2048,
+            max_num_seqs: 128,
+            max_num_active_seqs: None,
+            max_model_len: 8192,
+            policy: PolicyName::Fcfs,
+            long_prefill_token_threshold: 0,
+            long_prefill_token_threshold_adaptive: false,
+            async_scheduling: false,
+            watermark: 0.0,
+            scheduler_reserve_full_isl: true,
+            prefill_schedule_interval: 1,
+            kv_events: true,
+            dump_free_queue: false,
+            step_ms_base: 10.0,
+            step_ms_per_token: 0.05,
+            max_steps: 2000,
+            name: None,
+            comment: None,
+        }
+    }
+}
+
+impl Settings {
+    pub(in crate::conformance) fn read(file: &ConfigFile) -> Result<Settings, ConformanceError> {
+        let settings: Settings = file.parse()?;
+        settings.clock().check(file)?;
+        Ok(settings)
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        Clock::new(self.step_ms_base, self.step_ms_per_token)
+    }
+
+    /// The rank's settings.
+    pub fn config(&self) -> Config {
+        Config {
+            num_blocks: self.num_blocks,
+            block_size: self.block_size,
+            prefix_caching: self.enable_prefix_caching,
+            chunked_prefill: self.enable_chunked_prefill,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            max_num_seqs: self.max_num_seqs,
+            max_num_active_seqs: self.max_num_active_seqs,
+            max_model_len: self.max_model_len,
+            policy: match self.policy {
+                PolicyName::Fcfs => Policy::Fcfs,
+                PolicyName::Priority => Policy::Priority,
+            },
+            preemption_mode: PreemptionMode::Lifo,
+            long_prefill_token_threshold: self.long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive: self.long_prefill_token_threshold_adaptive,
+            async_scheduling: self.async_scheduling,
+            watermark: self.watermark,
+            reserve_full_isl: self.scheduler_reserve_full_isl,
+            prefill_schedule_interval: self.prefill_schedule_interval,
+            max_num_queued_reqs: None,
+            max_num_queued_tokens: None,
+            kv_events: self.kv_events,
+            resumed_work: ResumedWork::Prefill,
+        }
+    }
+}

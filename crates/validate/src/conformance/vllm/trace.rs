@@ -1,0 +1,71 @@
+//! The lines of vLLM's oracle, in the order of keys in which it writes them.
+
+use super::scenario::Settings;
+use crate::conformance::engine::Engine;
+use crate::conformance::trace::{Event, Ordered};
+use serde::Serialize;
+use serde_json::Value;
+
+/// The first line.
+#[derive(Clone, Debug, Serialize)]
+pub struct Header {
+    /// The engine.
+    pub engine: Engine,
+    /// The version whose behaviour is reproduced.
+    pub version: &'static str,
+    /// The config.
+    pub config: Settings,
+    /// What is in force.
+    pub effective: Value,
+}
+
+/// One `schedule` call and its completion.
+#[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "docs/conformance.md defines every key")]
+pub struct Step {
+    pub step: u64,
+    pub t_sched_ms: f64,
+    pub arrived: Vec<String>,
+    pub sched: Vec<(String, u32)>,
+    pub total: u64,
+    pub new: Vec<String>,
+    pub resumed: Vec<String>,
+    pub preempted: Vec<String>,
+    pub cached: Vec<String>,
+    pub hits: Vec<(String, u32, u32)>,
+    pub lookups: u32,
+    pub computed: Ordered<u32>,
+    pub free_before: u32,
+    pub free_after_sched: u32,
+    pub running: Vec<String>,
+    pub waiting: Vec<String>,
+    pub sampled: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Ordered<Vec<u32>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub t_start_ms: Option<f64>,
+    pub t_end_ms: f64,
+    pub finished: Vec<(String, &'static str)>,
+    pub tokens_out: Ordered<u32>,
+    pub free_after_update: u32,
+    pub n_running: usize,
+    pub n_waiting: usize,
+    pub n_preemptions_total: u64,
+    pub cached_blocks: u32,
+    pub events: Vec<Event>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free_queue: Option<Vec<u32>>,
+}
+
+/// The end of a trace.
+#[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "docs/conformance.md defines every key")]
+pub struct Summary {
+    pub steps: u64,
+    pub t_ms: f64,
+    pub finished: usize,
+    pub requests: usize,
+    pub stuck: bool,
+    pub preemptions: Ordered<u32>,
+    pub unfinished: Vec<String>,
+}
