@@ -1,17 +1,16 @@
-//! The golden traces of the real engine against our scheduler: every step of every scenario, in both
-//! steppers; that a difference is found, whatever the key; and that the traces we write are theirs.
+//! The golden traces of the real engines against our schedulers: every step of every scenario, in both
+//! steppers; that a difference is found, whatever the key; and that the traces we write are theirs. Where the
+//! inputs come from is the matter of generators.rs.
 
 mod common;
 
-use common::{copy, err, names, out, root, windtunnel};
+use common::{copy, err, folder, names, out, root, unpacked, windtunnel};
 use flate2::Compression;
-use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::io::Write;
+use std::path::PathBuf;
 use tempfile::{TempDir, tempdir};
 use windtunnel_sim::Stepper;
 use windtunnel_validate::conformance::{check_golden, find_goldens};
@@ -20,18 +19,7 @@ const STEPPERS: [Stepper; 2] = [Stepper::Plain, Stepper::Fast];
 
 /// Folders of goldens, with what must be in them: a trace that gets lost must not go unnoticed.
 const SETS: &[(&str, usize, u64)] =
-    &[("vllm", 29, 3860), ("vllm_options", 7, 202), ("vllm_random", 36, 2456)];
-
-fn folder(set: &str) -> PathBuf {
-    root().join("tests/golden").join(set)
-}
-
-fn unpacked(path: &Path) -> String {
-    let mut text = String::new();
-    let packed = fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    GzDecoder::new(packed).read_to_string(&mut text).unwrap();
-    text
-}
+    &[("sglang", 18, 2650), ("vllm", 29, 3860), ("vllm_options", 7, 202), ("vllm_random", 36, 2456)];
 
 // ---- our scheduler is theirs ----
 
@@ -73,15 +61,18 @@ fn check_prints_the_count_and_exits_with_0() {
 #[test]
 fn run_writes_the_lines_of_the_golden() {
     let target = tempdir().unwrap();
-    for (set, name) in [
-        ("vllm", "async_pressure"),
-        ("vllm", "priority_late_urgent"),
-        ("vllm", "aborts"),
-        ("vllm_random", "rand_00234_async_pressure_fcfs"),
+    for (set, engine, name) in [
+        ("vllm", "vllm", "async_pressure"),
+        ("vllm", "vllm", "priority_late_urgent"),
+        ("vllm", "vllm", "aborts"),
+        ("vllm_random", "vllm", "rand_00234_async_pressure_fcfs"),
+        ("sglang", "sglang", "retract_overlap"),
+        ("sglang", "sglang", "priority"),
+        ("sglang", "sglang", "mixed_chunk"),
     ] {
         let scenario = folder(set).join("scenarios");
         let trace = target.path().join(format!("{name}.jsonl"));
-        let done = windtunnel(["conformance", "run", "--config"])
+        let done = windtunnel(["conformance", "run", "--engine", engine, "--config"])
             .arg(scenario.join(format!("{name}.config.json")))
             .arg("--requests")
             .arg(scenario.join(format!("{name}.requests.jsonl.gz")))
@@ -198,13 +189,27 @@ fn the_cause_is_named_before_its_consequences() {
 /// Every key of a step and of the summary is compared: changed, missing or additional.
 #[test]
 fn no_key_goes_unread() {
-    let golden = Copy::of("vllm_random", "rand_00234_async_pressure_fcfs");
+    every_key_is_read(&Copy::of("vllm_random", "rand_00234_async_pressure_fcfs"), 29, |line| {
+        line["step"] == 19
+    });
+}
+
+/// And of a pass of each kind that SGLang has.
+#[test]
+fn no_key_of_sglang_goes_unread() {
+    let golden = Copy::of("sglang", "chunked_overlap");
+    every_key_is_read(&golden, 35, |line| line["mode"] == "EXTEND" && !line["chunked_req"].is_null());
+    every_key_is_read(&golden, 30, |line| line["mode"] == "DECODE");
+    every_key_is_read(&Copy::of("sglang", "mixed_chunk"), 34, |line| line["mode"] == "MIXED");
+}
+
+fn every_key_is_read(golden: &Copy, step_keys: usize, is_step: impl Fn(&Value) -> bool) {
     let lines = golden.lines();
     let last = lines.len() - 1;
-    // A step in which much happens, so that no value is one that a missing key would stand for.
-    for at in [20, last] {
+    let step = lines.iter().position(is_step).unwrap();
+    for at in [step, last] {
         let keys: Vec<String> = lines[at].as_object().unwrap().keys().cloned().collect();
-        assert!(keys.len() >= if at == last { 8 } else { 29 }, "{keys:?}");
+        assert!(keys.len() >= if at == last { 7 } else { step_keys }, "{keys:?}");
         for key in keys {
             let changed = match &lines[at][&key] {
                 Value::Number(n) => json!(n.as_f64().unwrap() + 0.01),
@@ -343,11 +348,54 @@ fn a_bad_scenario_does_not_end_the_check() {
 fn a_trace_of_another_engine_is_an_error() {
     let golden = Copy::of("vllm", "plain");
     let mut lines = golden.lines();
-    lines[0]["engine"] = json!("sglang");
+    lines[0]["engine"] = json!("trtllm");
     let path = golden.write(&lines);
     let error = check_golden(&path, Stepper::Fast).unwrap_err().to_string();
-    let reason = "a trace of engine sglang; only those of vllm can be checked";
+    let reason = "a trace of engine trtllm; only those of vllm and sglang can be checked";
     assert_eq!(error, format!("{}:1: {reason}", path.display()));
+    // The golden says whose keys the config has.
+    lines[0]["engine"] = json!("sglang");
+    let error = check_golden(&golden.write(&lines), Stepper::Fast).unwrap_err().to_string();
+    assert!(error.contains("plain.config.json:2: column 13: unknown field `num_blocks`"), "{error}");
+}
+
+/// `run` takes the engine from its option, or from the config, or it is vLLM.
+#[test]
+fn the_engine_is_that_of_the_option_or_of_the_config() {
+    let golden = Copy::of("vllm", "plain");
+    let run = |config: &str, engine: &[&str]| {
+        fs::write(golden.folder.path().join("c.json"), config).unwrap();
+        windtunnel(["conformance", "run", "--config", "c.json", "--requests", "plain.requests.jsonl.gz"])
+            .args(engine)
+            .current_dir(golden.folder.path())
+            .output()
+            .unwrap()
+    };
+    for (config, engine) in [("{}", &[][..]), ("{}", &["--engine", "vllm"]), ("{\"engine\": \"vllm\"}", &[])]
+    {
+        let done = run(config, engine);
+        assert!(out(&done).starts_with("{\"kind\":\"config\",\"engine\":\"vllm\","), "{}", err(&done));
+    }
+    let refused = [
+        (
+            "{\n\"engine\": \"vllm\"}",
+            &["--engine", "sglang"][..],
+            "2: engine: is vllm, but sglang was asked for",
+        ),
+        ("{\"engine\": \"trtllm\"}", &[], "1: engine: got trtllm; allowed are vllm, sglang"),
+        ("{\"page_size\": 1}", &[], "1: column 12: unknown field `page_size`"),
+        (
+            "{\"engine\": \"sglang\",\n\"schedule_policy\": \"random\"}",
+            &[],
+            "2: schedule_policy: got random; allowed are fcfs, lpm, dfs-weight, lof",
+        ),
+        ("{\"num_blocks\": 3}", &["--engine", "sglang"], "1: column 13: unknown field `num_blocks`"),
+    ];
+    for (config, engine, reason) in refused {
+        let done = run(config, engine);
+        assert_eq!(done.status.code(), Some(2));
+        assert!(err(&done).starts_with(&format!("error: c.json:{reason}")), "{}", err(&done));
+    }
 }
 
 /// `run --out`: gzip by name, always the same bytes, and never over its inputs.
@@ -432,84 +480,7 @@ fn a_golden_that_cannot_be_read_is_an_error_with_its_line() {
     );
 }
 
-// ---- the inputs are those of the generators ----
-
-fn generate(script: &str, arguments: &[&str], into: &Path) -> bool {
-    let made = Command::new("python3")
-        .arg(root().join("tools/oracle").join(script))
-        .args(arguments)
-        .arg("--out")
-        .arg(into)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .output();
-    match made {
-        Ok(made) => {
-            assert!(made.status.success(), "{}", err(&made));
-            true
-        }
-        Err(e) => {
-            println!("skipped: python3 does not start ({e})");
-            false
-        }
-    }
-}
-
-/// Whether a scenario of a golden is byte for byte the one in `made`.
-fn same_scenario(set: &str, name: &str, made: &Path) -> bool {
-    let ours = folder(set).join("scenarios");
-    let config = format!("{name}.config.json");
-    let Ok(made_config) = fs::read(made.join("scenarios").join(&config)) else { return false };
-    let made_requests = fs::read_to_string(made.join(format!("scenarios/{name}.requests.jsonl"))).unwrap();
-    made_config == fs::read(ours.join(config)).unwrap()
-        && made_requests == unpacked(&ours.join(format!("{name}.requests.jsonl.gz")))
-}
-
-fn golden_names(set: &str) -> Vec<String> {
-    let files = names(&folder(set).join("golden"));
-    files.iter().map(|file| file.strip_suffix(".jsonl.gz").unwrap().to_owned()).collect()
-}
-
-#[test]
-fn the_generator_writes_the_hand_written_scenarios() {
-    let made = tempdir().unwrap();
-    if generate("gen_vllm.py", &[], made.path()) {
-        let golden = golden_names("vllm");
-        assert_eq!(names(&made.path().join("scenarios")).len(), 2 * golden.len());
-        for name in golden {
-            assert!(same_scenario("vllm", &name, made.path()), "{name}");
-        }
-    }
-}
-
-/// And the seed that the README gives for each random one.
-#[test]
-fn the_generator_writes_the_random_scenarios_from_their_seeds() {
-    let readme = fs::read_to_string(folder("vllm_random").join("README.md")).unwrap();
-    let made = tempdir().unwrap();
-    for seed in ["1", "2"] {
-        let into = made.path().join(seed);
-        if !generate("gen_random_vllm.py", &["--seed", seed, "--count", "300", "--nasty", "3"], &into) {
-            return;
-        }
-    }
-    for name in golden_names("vllm_random") {
-        let row = readme.lines().find(|line| line.starts_with(&format!("| {name} |")));
-        let seed = row.unwrap_or_else(|| panic!("{name} is not in the README")).split(" | ").nth(1).unwrap();
-        assert!(same_scenario("vllm_random", &name, &made.path().join(seed)), "{name} of seed {seed}");
-    }
-}
-
-/// Those of two more options come from the random ones of seed 1.
-#[test]
-fn the_generator_switches_the_two_options_on() {
-    let made = tempdir().unwrap();
-    let arguments = ["--seed", "1", "--count", "300", "--nasty", "3", "--options", "7"];
-    if generate("gen_random_vllm.py", &arguments, made.path()) {
-        for name in golden_names("vllm_options") {
-            assert!(same_scenario("vllm_options", &name, made.path()), "{name}");
-        }
-    }
-}
+// ---- finding goldens ----
 
 /// A folder with goldens in it, or a folder of folders named on the command line: both are found, and the
 /// requests beside the traces are not taken for traces.

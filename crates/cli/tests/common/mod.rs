@@ -1,7 +1,9 @@
 //! What the tests of the program share: where things are, and how to run it.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+use flate2::read::GzDecoder;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -62,4 +64,17 @@ pub fn copy(from: &Path, to: &Path) {
             fs::copy(&from, &to).unwrap();
         }
     }
+}
+
+/// The folder of a set of goldens.
+pub fn folder(set: &str) -> PathBuf {
+    root().join("tests/golden").join(set)
+}
+
+/// The text of a gzipped file.
+pub fn unpacked(path: &Path) -> String {
+    let mut text = String::new();
+    let packed = fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    GzDecoder::new(packed).read_to_string(&mut text).unwrap();
+    text
 }

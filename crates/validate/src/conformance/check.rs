@@ -208,8 +208,9 @@ fn first_difference(line: &TraceLine, theirs: &Value) -> Option<(String, Value, 
     };
     let value = |object: &Map<String, Value>, key: &str| object.get(key).cloned().unwrap_or(Value::Null);
     let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-    let differing: Vec<&String> =
-        keys.into_iter().filter(|key| !equal(key, &value(a, key), &value(b, key))).collect();
+    // A key that only one side has differs, even from one that is null.
+    let same = |key: &str| matches!((a.get(key), b.get(key)), (Some(a), Some(b)) if equal(key, a, b));
+    let differing: Vec<&String> = keys.into_iter().filter(|key| !same(key)).collect();
     if differing.is_empty() {
         return None;
     }

@@ -206,7 +206,7 @@ mod tests {
         serde_json::to_string(&TraceLine::Step(trace::Step::Sglang(Box::new(step)))).unwrap()
     }
 
-    /// A line of tests/golden/sglang's mixed_200: overlap, hits, an eviction.
+    /// Overlap, a hit, an eviction.
     #[test]
     fn a_prefill_is_written_as_the_oracle_writes_it() {
         let step = Step {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(written(step), golden);
     }
 
-    /// A line of mixed_chunk: the chunk of a prompt with a decode behind.
+    /// The chunk of a prompt with a decode behind.
     #[test]
     fn a_mixed_batch_is_written_as_the_oracle_writes_it() {
         let step = Step {
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(written(step), golden);
     }
 
-    /// A line of retract_no_radix: a decode that did not fit.
+    /// A decode that did not fit.
     #[test]
     fn a_retraction_is_written_as_the_oracle_writes_it() {
         let batch = ["r007", "r006", "r004", "r002", "r005", "r001"];
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(written(step), golden);
     }
 
-    /// The first line of retract_p16.
+    /// With a page size of its own.
     #[test]
     fn the_first_line_is_written_as_the_oracle_writes_it() {
         let settings: Settings = serde_json::from_str(
