@@ -207,9 +207,12 @@ def run(config, requests, outpath):
     def forward(batch, **kw):
         ids = []
         for q in batch.reqs:
+            # A result still in the queue gives one token more, unless it is that of a middle chunk. (The
+            # queue holds copies of batches, which do not know their chunked_req.)
             n = len(q.output_ids)
+            middle = q.inflight_middle_chunks - (batch.chunked_req is q)
             for qb, _ in list(s.result_queue):
-                if any(x is q for x in qb.reqs) and qb.chunked_req is not q and not q.is_retracted:
+                if any(x is q for x in qb.reqs) and middle <= 0 and not q.is_retracted:
                     n += 1
             ids.append(outs[q.rid][n] if n < len(outs[q.rid]) else 199999)
         return GenerationBatchResult(

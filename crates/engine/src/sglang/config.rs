@@ -15,6 +15,12 @@ pub enum Policy {
     DfsWeight,
     /// Longest output first.
     Lof,
+    /// Shuffled in every turn that looks for prefill, as Python's `random.shuffle` does from this seed
+    /// (`--random-seed`).
+    Random {
+        /// The seed.
+        seed: u32,
+    },
 }
 
 /// Priority scheduling (`--enable-priority-scheduling`).
@@ -48,6 +54,12 @@ pub struct Config {
     pub schedule_policy: Policy,
     /// Priority scheduling.
     pub priority: Option<Priority>,
+    /// `retraction_policy` priority: the least urgent request is retracted first.
+    pub retract_by_priority: bool,
+    /// `prefill_max_requests`: most requests in a prefill batch.
+    pub prefill_max_requests: Option<u32>,
+    /// `max_queued_requests`: most requests in the waiting queue; who comes then is refused.
+    pub max_queued_requests: Option<u32>,
     /// Scales the share of the outputs that is reserved for running requests.
     pub schedule_conservativeness: f64,
     /// Most output tokens that admission reserves for a request
@@ -57,8 +69,10 @@ pub struct Config {
     pub radix_cache: bool,
     /// Schedule pass n+1 before pass n is processed (not `disable_overlap_schedule`).
     pub overlap: bool,
-    /// Decode passes after a prefill pass before the next one.
+    /// Decode passes after a prefill pass before the next one,
     pub prefill_decode_interval: u32,
+    /// where at least this many requests are running.
+    pub prefill_decode_interval_min_bs: u32,
     /// Refuse a request that not even an empty pool admits. The engine takes it, and it waits for ever with
     /// all behind it.
     pub refuse_unservable: bool,
@@ -79,11 +93,15 @@ impl Config {
             mixed_chunk: false,
             schedule_policy: Policy::Fcfs,
             priority: None,
+            retract_by_priority: false,
+            prefill_max_requests: None,
+            max_queued_requests: None,
             schedule_conservativeness: 1.0,
             clip_max_new_tokens: 4096,
             radix_cache: true,
             overlap: true,
             prefill_decode_interval: 0,
+            prefill_decode_interval_min_bs: 0,
             refuse_unservable: true,
             kv_events: false,
         }
@@ -165,6 +183,12 @@ impl Config {
                 format!("{:?}", self.schedule_policy),
                 "does not go with priority scheduling, which needs fcfs or lof",
             );
+        }
+        if self.retract_by_priority && self.priority.is_none() {
+            return fail("retract_by_priority", "true".into(), "needs priority scheduling");
+        }
+        if self.prefill_max_requests == Some(0) {
+            return fail("prefill_max_requests", "0".into(), "must be at least 1");
         }
         Ok(())
     }

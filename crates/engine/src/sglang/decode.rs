@@ -52,6 +52,7 @@ impl Rank {
         self.last.mode = Some(Mode::Mixed);
         self.last.prefill_only = false;
         self.prefill_only = false;
+        self.running_chunked = None;
         self.last.decodes = std::mem::take(&mut self.running);
     }
 
@@ -103,9 +104,10 @@ impl Rank {
             self.detach(self.running[at]);
         }
         let available_before = self.radix.free() as u32;
+        let sign = if self.config.retract_by_priority { self.urgency_sign() } else { 0 };
         let key = |slot: &u32| {
             let s = &self.sequences[*slot as usize];
-            Reverse((i64::from(s.outputs), -i64::from(s.prompt)))
+            Reverse((-s.priority * sign, i64::from(s.outputs), -i64::from(s.prompt)))
         };
         let mut kept = std::mem::take(&mut self.running);
         kept.sort_by_key(key);

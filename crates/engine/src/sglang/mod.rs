@@ -21,6 +21,7 @@ mod rank;
 mod ratio;
 mod schedule;
 mod sequence;
+mod shuffle;
 mod steady;
 mod view;
 

@@ -201,6 +201,9 @@ impl Rank {
 
     /// Admits a request, or says why not (`add_one_req`).
     fn add(&mut self, adder: &mut Adder, slot: u32) -> Verdict {
+        if self.config.prefill_max_requests.is_some_and(|most| adder.admitted.len() >= most as usize) {
+            return Verdict::Other;
+        }
         let s = &self.sequences[slot as usize];
         if s.ignore_eos && !self.radix.enabled() {
             return self.add_with_outputs(adder, slot);
@@ -358,6 +361,7 @@ impl Rank {
         self.last.prefill_only = admitted.iter().all(|&slot| self.sequences[slot as usize].max_new == 0);
         self.last.mode = Some(Mode::Extend);
         self.last.chunked = self.chunked;
+        self.last.chunked_id = self.chunked.map(|slot| self.sequences[slot as usize].id);
         self.last.extended = admitted;
     }
 }

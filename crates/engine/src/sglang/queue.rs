@@ -23,7 +23,7 @@ impl Rank {
             && match self.config.schedule_policy {
                 Policy::Lpm => self.waiting.len() <= MOST_MATCHED,
                 Policy::DfsWeight => true,
-                Policy::Fcfs | Policy::Lof => false,
+                Policy::Fcfs | Policy::Lof | Policy::Random { .. } => false,
             };
         match self.config.schedule_policy {
             Policy::Lpm if cache_aware => {
@@ -43,6 +43,7 @@ impl Rank {
                 self.waiting = order.into_iter().map(|at| self.waiting[at]).collect();
             }
             Policy::Lof => self.sort_by_longest_output(),
+            Policy::Random { .. } => self.shuffle.shuffle(&mut self.waiting),
             Policy::Fcfs => self.sort_by_priority(),
             Policy::Lpm | Policy::DfsWeight => {}
         }

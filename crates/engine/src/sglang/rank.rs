@@ -1,10 +1,11 @@
 //! One SGLang rank: its requests, queues and counters, and how requests come and go from outside.
 
-use super::config::{Config, Priority};
+use super::config::{Config, Policy, Priority};
 use super::decode_set::Decoders;
 use super::flight::Flight;
 use super::ratio::Ratio;
 use super::sequence::{Sequence, State};
+use super::shuffle::Shuffle;
 use super::view::{Mode, Retraction};
 use crate::error::ConfigError;
 use crate::event::KvEvents;
@@ -28,6 +29,7 @@ pub(super) struct LastBatch {
     pub(super) decodes: Vec<u32>,
     /// The request whose prompt it leaves unfinished (`chunked_req`).
     pub(super) chunked: Option<u32>,
+    pub(super) chunked_id: Option<RequestId>,
     /// No request of it may give more than the token of its prefill (`is_prefill_only`).
     pub(super) prefill_only: bool,
 }
@@ -54,6 +56,8 @@ pub struct Rank {
     pub(super) visited: usize,
     /// `batch_is_full` of the running batch.
     pub(super) full: bool,
+    /// `chunked_req` of the running batch, as it was when that was a prefill batch. Nothing depends on it.
+    pub(super) running_chunked: Option<RequestId>,
     /// `is_prefill_only` of the running batch.
     pub(super) prefill_only: bool,
     /// A request left the running or the last batch since the last `schedule`.
@@ -68,6 +72,8 @@ pub struct Rank {
     pub(super) ratio: Ratio,
     /// Turns without prefill that are left (`_prefill_decode_interval_remaining`).
     pub(super) interval_left: u32,
+    /// The order that policy random gives.
+    pub(super) shuffle: Shuffle,
     /// Turns in which prefixes of waiting requests might be touched.
     pub(super) prefix_refreshes: u64,
     /// Requests that have not ended.
@@ -109,6 +115,7 @@ impl Rank {
             running: Vec::new(),
             visited: 0,
             full: false,
+            running_chunked: None,
             prefill_only: false,
             someone_left: false,
             last: LastBatch::default(),
@@ -118,6 +125,10 @@ impl Rank {
             decoders: Decoders::new(config.page_size),
             ratio: Ratio::new(config.schedule_conservativeness),
             interval_left: 0,
+            shuffle: Shuffle::new(match config.schedule_policy {
+                Policy::Random { seed } => seed,
+                _ => 0,
+            }),
             prefix_refreshes: 0,
             live: 0,
             restless: false,
@@ -163,6 +174,10 @@ impl Rank {
         if too_long {
             request.prompt_tokens = STUB.len() as u32;
             request.content = Content::Tokens(STUB.into());
+        }
+        if !self.queue_takes(i64::from(request.priority)) {
+            let limit = self.config.max_queued_requests.unwrap_or(0);
+            return Err(Rejection::QueueFull { max_num_queued_reqs: limit });
         }
         request.output.max_tokens = max_new;
         let own = self.next_own;
@@ -237,6 +252,30 @@ impl Rank {
             return max_new == 0 || pool - paged - i64::from(max_new) > 1;
         }
         prompt + i64::from(max_new.min(self.config.clip_max_new_tokens)) + page < pool
+    }
+
+    /// Whether a request of this priority may join the waiting queue. A less urgent one that waits has to
+    /// leave a full queue for it (`_abort_on_queued_limit`).
+    pub(super) fn queue_takes(&mut self, priority: i64) -> bool {
+        let Some(limit) = self.config.max_queued_requests else { return true };
+        if self.waiting.len() < limit as usize {
+            return true;
+        }
+        if self.config.priority.is_none() {
+            return false;
+        }
+        let sign = self.urgency_sign();
+        let least = |&&slot: &&u32| {
+            let s = &self.sequences[slot as usize];
+            (s.priority * sign, s.entered)
+        };
+        let Some(&slot) = self.waiting.iter().max_by_key(least) else { return false };
+        if priority * sign >= self.sequences[slot as usize].priority * sign {
+            return false;
+        }
+        self.waiting.retain(|&other| other != slot);
+        self.end_early(slot, FinishReason::Abort);
+        true
     }
 
     /// Puts a request at the end of the waiting queue (`_add_request_to_queue`).

@@ -58,7 +58,8 @@ impl Rank {
     /// Moves the requests of the last prefill batch to the running batch, except the one that is not
     /// through.
     fn merge_last(&mut self) {
-        let LastBatch { extended, decodes, chunked, prefill_only, .. } = std::mem::take(&mut self.last);
+        let LastBatch { extended, decodes, chunked, chunked_id, prefill_only, .. } =
+            std::mem::take(&mut self.last);
         let mut joining = extended;
         if let Some(chunked) = chunked {
             let before = joining.len();
@@ -73,6 +74,7 @@ impl Rank {
             self.full = false;
             self.someone_left = false;
             self.prefill_only = prefill_only;
+            self.running_chunked = chunked_id;
         } else {
             self.prefill_only &= prefill_only;
         }
@@ -99,6 +101,10 @@ impl Rank {
 
     /// `_should_defer_prefill`.
     fn defers_prefill(&mut self) -> bool {
+        if (self.running.len() as u64) < u64::from(self.config.prefill_decode_interval_min_bs) {
+            // A small batch may grow in every turn.
+            self.interval_left = 0;
+        }
         let defers = self.interval_left > 0;
         self.interval_left -= u32::from(defers);
         defers
@@ -127,10 +133,14 @@ impl Rank {
         self.flight.push(pass);
     }
 
-    /// Puts a request back in the waiting queue, at its end.
+    /// Puts a request back in the waiting queue, at its end. A queue that is full does not take it.
     pub(super) fn requeue(&mut self, slot: u32, retracted: bool) {
-        self.enqueue(slot);
         self.requeued.push((Slot(slot), retracted));
+        if self.queue_takes(self.sequences[slot as usize].priority) {
+            self.enqueue(slot);
+        } else {
+            self.end_early(slot, FinishReason::Abort);
+        }
     }
 
     /// Takes a request out of the running batch.

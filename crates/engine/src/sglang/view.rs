@@ -81,6 +81,15 @@ impl Rank {
         self.last.chunked.map(Slot)
     }
 
+    /// `chunked_req` of the batch of the last `schedule`. The running batch keeps the one that it had as a
+    /// prefill batch, also when that has ended.
+    pub fn chunked_req(&self) -> Option<RequestId> {
+        match self.last.mode? {
+            Mode::Decode => self.running_chunked,
+            Mode::Extend | Mode::Mixed => self.last.chunked_id,
+        }
+    }
+
     /// Requests that went back to the waiting queue in the last `schedule`: retracted (true) or preempted.
     pub fn requeued(&self) -> &[(Slot, bool)] {
         &self.requeued

@@ -12,7 +12,7 @@ use crate::conformance::scenario::{Clock, Scenario};
 use crate::conformance::trace::{self, EventWriter, TraceLine, rounded, rounded_ms};
 use std::collections::HashSet;
 use windtunnel_engine::sglang::{Mode, Rank};
-use windtunnel_engine::{FinishReason, Nanos, RequestId, Slot, Stepper};
+use windtunnel_engine::{FinishReason, Nanos, Rejection, RequestId, Slot, Stepper};
 
 /// Passes without a batch after which the oracle gives a scenario up.
 const IDLE_LIMIT: u32 = 5;
@@ -233,8 +233,11 @@ impl<'a> Replay<'a> {
             true => line.priority.unwrap_or(least_urgent),
             false => 0,
         };
-        let slot = self.rank.submit(request).map_err(|reason| self.scenario.request_refused(i, reason))?;
-        self.requests[i].state = State::Live(slot);
+        self.requests[i].state = match self.rank.submit(request) {
+            Ok(slot) => State::Live(slot),
+            Err(Rejection::QueueFull { .. }) => State::Dropped,
+            Err(reason) => return Err(self.scenario.request_refused(i, reason)),
+        };
         Ok(())
     }
 
@@ -278,7 +281,7 @@ impl<'a> Replay<'a> {
         let Some(mode) = self.rank.mode() else { return Batch::None(NoBatch::default()) };
         let scenario = self.scenario;
         let named = || sched.iter().map(|&(request, n)| (scenario.name(request), n)).collect();
-        let chunked_req = self.rank.chunked().map(|slot| scenario.name(self.rank.id(slot).0 as usize));
+        let chunked_req = self.rank.chunked_req().map(|id| scenario.name(id.0 as usize));
         let seq_lens = self.rank.seq_lens();
         let mode = match mode {
             Mode::Decode => {

@@ -10,9 +10,15 @@ use serde_json::{Map, Value};
 use windtunnel_engine::sglang::{Config, Policy, Priority};
 
 /// The orders of the waiting queue. SGLang has more of them; they need what a scenario does not hold
-/// (a random state, routing keys, times of waiting).
-const POLICIES: [(&str, Policy); 4] =
-    [("fcfs", Policy::Fcfs), ("lpm", Policy::Lpm), ("dfs-weight", Policy::DfsWeight), ("lof", Policy::Lof)];
+/// (routing keys, times of waiting).
+const POLICIES: [(&str, Policy); 5] = [
+    ("fcfs", Policy::Fcfs),
+    ("lpm", Policy::Lpm),
+    ("dfs-weight", Policy::DfsWeight),
+    ("lof", Policy::Lof),
+    // The oracle's own seed.
+    ("random", Policy::Random { seed: 0 }),
+];
 
 /// The environment variable that a scenario may set.
 const CLIP_VARIABLE: &str = "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION";
@@ -68,12 +74,37 @@ pub struct Settings {
     pub max_steps: u64,
     /// Environment variables of the engine.
     pub env: Map<String, Value>,
+    /// Most requests in a prefill batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_max_requests: Option<u32>,
+    /// Most requests in the waiting queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_queued_requests: Option<u32>,
+    /// Who is retracted first: by `length` or by `priority`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retraction_policy: Option<RetractionPolicy>,
+    /// Decode passes after a prefill pass before the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_decode_interval: Option<u32>,
+    /// Where that holds: at least so many running requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_decode_interval_min_bs: Option<u32>,
     /// The scenario's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// What it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+}
+
+/// Who is retracted first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetractionPolicy {
+    /// The one with the fewest outputs.
+    Length,
+    /// The least urgent one.
+    Priority,
 }
 
 impl Default for Settings {
@@ -102,6 +133,11 @@ impl Default for Settings {
             step_ms_per_token: 0.05,
             max_steps: 2000,
             env: Map::new(),
+            prefill_max_requests: None,
+            max_queued_requests: None,
+            retraction_policy: None,
+            prefill_decode_interval: None,
+            prefill_decode_interval_min_bs: None,
             name: None,
             comment: None,
         }
@@ -173,6 +209,13 @@ impl Settings {
                 .unwrap_or(defaults.clip_max_new_tokens),
             radix_cache: !self.disable_radix_cache,
             overlap: !self.disable_overlap,
+            retract_by_priority: self.retraction_policy == Some(RetractionPolicy::Priority),
+            prefill_max_requests: self.prefill_max_requests,
+            max_queued_requests: self.max_queued_requests,
+            prefill_decode_interval: self.prefill_decode_interval.unwrap_or(0),
+            prefill_decode_interval_min_bs: self.prefill_decode_interval_min_bs.unwrap_or(0),
+            // The engine takes every request.
+            refuse_unservable: false,
             kv_events: self.kv_events,
             ..defaults
         }
@@ -205,6 +248,7 @@ mod tests {
         let expected = Config {
             max_running_requests: 64,
             overlap: false,
+            refuse_unservable: false,
             kv_events: true,
             ..Config::new(4000, 1, 8192)
         };
@@ -224,7 +268,8 @@ mod tests {
             "priority_scheduling_preemption_threshold": 4, "disable_overlap": false,
             "context_length": 1000, "radix_eviction_policy": "lru", "ignore_eos": true,
             "kv_events": false, "max_steps": 9, "env": {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "128"},
-            "name": "n", "comment": "c",
+            "prefill_max_requests": 5, "max_queued_requests": 6, "retraction_policy": "priority",
+            "prefill_decode_interval": 3, "prefill_decode_interval_min_bs": 2, "name": "n", "comment": "c",
         }))
         .unwrap();
         let expected = Config {
@@ -241,7 +286,12 @@ mod tests {
             clip_max_new_tokens: 128,
             radix_cache: false,
             overlap: true,
-            prefill_decode_interval: 0,
+            prefill_decode_interval: 3,
+            prefill_decode_interval_min_bs: 2,
+            retract_by_priority: true,
+            prefill_max_requests: Some(5),
+            max_queued_requests: Some(6),
+            refuse_unservable: false,
             kv_events: false,
         };
         assert_eq!(config, expected);
