@@ -3,21 +3,22 @@
 //! Goes by the JSON Schema made from the document types, so a key is declared once. Says where, which
 //! key, what was found and what is allowed. What keys mean together is not known here.
 
+use crate::engine_names;
 use crate::error::Problem;
 use crate::refused;
 use crate::tree::{Node, Value, join};
-use crate::vllm_names;
 use serde_json::Value as Json;
 
 /// Everything wrong with the tree that can be seen key by key.
 pub(crate) fn check(schema: &Json, root: &Node, excused: &[String]) -> Vec<Problem> {
-    let mut check = Check { schema, excused, problems: Vec::new() };
+    let mut check = Check { schema, root, excused, problems: Vec::new() };
     check.value(schema, root, "");
     check.problems
 }
 
 struct Check<'a> {
     schema: &'a Json,
+    root: &'a Node,
     /// Mappings with a key that was refused before: what they lack is not worth a problem of its own.
     excused: &'a [String],
     problems: Vec<Problem>,
@@ -32,7 +33,7 @@ impl Check<'_> {
     fn value(&mut self, schema: &Json, node: &Node, path: &str) -> bool {
         let forms = forms(schema);
         let form = forms.iter().find(|form| form.accepts(&node.value));
-        if let Some(why) = refused::value(path, node, form.is_some()) {
+        if let Some(why) = refused::value(self.root, path, node, form.is_some()) {
             self.problem(node, path, format!("got {}; {why}", node.shown()));
             return true;
         }
@@ -66,7 +67,7 @@ impl Check<'_> {
                 Some((_, schema)) => excused |= self.value(schema, child, &path),
                 None => {
                     let names: Vec<&str> = known.clone().map(|(name, _)| name.as_str()).collect();
-                    let theirs = vllm_names::path_here(key);
+                    let theirs = engine_names::path_here(key);
                     let here = |name: &&&str| theirs == Some(&join(parent, name));
                     let nearest = match theirs {
                         Some(_) => names.iter().find(here).copied(),
@@ -75,7 +76,7 @@ impl Check<'_> {
                     meant.extend(nearest);
                     let message = match theirs {
                         Some(home) => format!("unknown key; here it is called {}", nearest.unwrap_or(home)),
-                        None => match vllm_names::instead(key) {
+                        None => match engine_names::instead(key) {
                             Some(advice) => format!("unknown key; {advice}"),
                             None => self.unknown(key, nearest, &names),
                         },

@@ -59,14 +59,16 @@ pub struct Deployment {
     pub startup: Nanos,
     /// How the model is spread over the accelerators of one worker.
     pub parallelism: Parallelism,
-    /// Accelerators of one worker.
+    /// Accelerators of one worker: those of a rank times its ranks.
     pub gpus_per_worker: u32,
     /// Data-parallel ranks of one worker, each with its own scheduler and KV cache.
     pub ranks: NonZeroU32,
     /// Which rank of its worker takes a request that names none.
     pub placement: Placement,
-    /// The ranks of a worker start their passes together and wait for the slowest.
+    /// The ranks of a worker start their passes together and wait for the slowest. False with one rank.
     pub barrier: bool,
+    /// Every request is sent with `ignore_eos`, beside those whose trace says so.
+    pub ignore_eos: bool,
     /// Settings of each rank.
     pub engine: RankConfig,
     /// How long a pass takes.
@@ -80,7 +82,7 @@ pub struct Deployment {
 /// How a model is spread. The timing laws of this version do not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parallelism {
-    /// Tensor parallelism.
+    /// Tensor parallelism: accelerators of one rank.
     pub tensor: u32,
     /// Tensor parallelism of the experts. Adds no accelerator.
     pub moe_tensor: u32,

@@ -6,13 +6,13 @@
 
 mod check;
 mod document;
+mod engine_names;
 mod error;
 mod experiment;
 mod overrides;
 mod refused;
 mod resolve;
 mod tree;
-mod vllm_names;
 mod yaml;
 
 pub use error::{ConfigError, Place, Problem};

@@ -63,11 +63,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.workers.aggregated.parallelism.prefill_context", &["null", "1"], CONTEXT_PARALLEL),
     ("engine.workers.aggregated.parallelism.decode_context", &["null", "1"], CONTEXT_PARALLEL),
     (
-        "engine.workers.aggregated.scheduler.prefill_decode_interval",
-        &["null", "0"],
-        "belongs to backend sglang, which is not supported yet; vllm is",
-    ),
-    (
         "engine.workers.aggregated.scheduler.max_loras",
         &["null", "0"],
         "limits on the LoRA adapters of a batch are not supported yet",
@@ -131,17 +126,10 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("engine.hardware", r#""auto""#, RECOMMEND),
     ("engine.mode", r#""disaggregated""#, DISAGGREGATED),
     ("engine.mode", r#""afd""#, "separate attention and expert workers are not supported yet; aggregated is"),
-    ("engine.backend", r#""sglang""#, "the scheduler of SGLang is not supported yet; vllm is"),
-    ("engine.backend", r#""trtllm""#, "the scheduler of TensorRT-LLM is not supported yet; vllm is"),
     (
         "engine.workers.aggregated.parallelism.pipeline",
         ANY,
         "pipeline parallelism is not supported yet; allowed is 1",
-    ),
-    (
-        "engine.workers.aggregated.parallelism.attention_data",
-        ANY,
-        "data-parallel ranks inside a worker are not supported yet; allowed is 1, with more replicas",
     ),
     (
         "engine.workers.aggregated.kv_cache.capacity.type",
@@ -164,6 +152,14 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("engine.workers.aggregated.timing.decode_speedup_ratio", "0.0", ZERO_SPEEDUP),
     ("router.policy", r#""kv_router""#, "routing by KV cache content is not supported yet; round_robin is"),
 ];
+
+/// Values that AISimulate refuses together: path and value of each, and why.
+const TOGETHER: &[((&str, &str), (&str, &str), &str)] = &[(
+    ("engine.mode", r#""disaggregated""#),
+    ("engine.backend", r#""trtllm""#),
+    "separate prefill and decode workers of backend trtllm are not supported, by AISimulate 0.13 neither; \
+     workers.aggregated is",
+)];
 
 const NO_TIMING: &str = "missing, which in AISimulate means calibrated timing, not supported yet; \
      needed is timing.type fixed, linear or polynomial with its keys";
@@ -192,8 +188,8 @@ pub(crate) fn take_out(root: &mut Node) -> (Vec<Problem>, Vec<String>) {
 
 /// A mode that this version refuses needs other workers than the ones it knows.
 fn wants_other_roles(root: &Node) -> bool {
-    let mode = root.get("engine").and_then(|engine| engine.get("mode"));
-    mode.is_some_and(|mode| value("engine.mode", mode, true).is_some())
+    let mode = root.find("engine.mode");
+    mode.is_some_and(|mode| value(root, "engine.mode", mode, true).is_some())
 }
 
 /// Puts the keys that may be given the values that mean "not used" into a schema, with these values.
@@ -230,10 +226,16 @@ fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<St
 }
 
 /// Why a value of AISimulate's is refused. `allowed` says whether the schema, which does not know them
-/// all, would take it.
-pub(crate) fn value(path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
+/// all, would take it; `root` holds the values beside it.
+pub(crate) fn value(root: &Node, path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
     let integer = matches!(node.value, Value::Int(_));
     let json = node.to_json().to_string();
+    let has =
+        |path: &str, value: &str| root.find(path).is_some_and(|node| node.to_json().to_string() == value);
+    let mut together = TOGETHER.iter().filter(|((at, value), _, _)| *at == path && *value == json);
+    if let Some((_, _, why)) = together.find(|(_, (other, value), _)| has(other, value)) {
+        return Some(why);
+    }
     let refused = |value: &str| if value == ANY { integer && !allowed } else { value == json };
     VALUES.iter().find(|(at, value, _)| *at == path && refused(value)).map(|(_, _, why)| *why)
 }

@@ -67,18 +67,19 @@ fn the_values_in_effect_are_written_out() {
         "engine": {
             "mode": "aggregated", "model": "m", "hardware": "h", "backend": "vllm", "backend_version": null,
             "context_length": "max", "enable_chunked_prefill": true, "semantics": "native",
+            "defaults": "aisimulate", "gpu_memory_gib": null,
             "workers": {"aggregated": {
                 "startup_seconds": 0.0,
                 "parallelism": {
                     "replicas": 1, "tensor": 1, "pipeline": 1, "attention_data": 1, "moe_tensor": 1,
                     "moe_expert": 1,
                 },
+                "rank_placement": "vllm_balancer", "barrier": false,
                 "scheduler": {
                     "max_batched_tokens": 8192, "max_sequences": 256, "prefill_schedule_interval": 1,
-                    "max_num_active_seqs": null, "async_scheduling": true, "preemption_mode": "lifo",
+                    "async_scheduling": true, "preemption_mode": "lifo",
                     "long_prefill_token_threshold": 0, "long_prefill_token_threshold_adaptive": false,
                     "policy": "fcfs", "watermark": 0.0, "reserve_full_isl": true,
-                    "max_num_queued_reqs": null, "max_num_queued_tokens": null,
                 },
                 "kv_cache": {
                     "block_size": 64, "prefix_caching": true, "bytes_per_token": "auto",

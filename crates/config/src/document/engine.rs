@@ -26,12 +26,21 @@ pub(crate) struct Engine {
     /// Most tokens of prompt and output together, or max: no limit, since the model is only a name.
     #[serde(default)]
     pub context_length: ContextLength,
-    /// Prompts longer than what is left of a pass are split.
-    #[serde(default = "yes")]
-    pub enable_chunked_prefill: bool,
+    /// Prompts longer than what is left of a pass are split. The engine's default under
+    /// engine.defaults native: false for trtllm; else true.
+    #[serde(default)]
+    pub enable_chunked_prefill: Option<bool>,
     /// Whose rules hold where the real engine and AISimulate 0.13 differ.
     #[serde(default)]
     pub semantics: Semantics,
+    /// Whose value holds where a key is left out.
+    #[serde(default)]
+    pub defaults: Defaults,
+    /// Memory of one accelerator in GiB, for the defaults that depend on it. Needed under
+    /// engine.defaults native where the hardware is not a known one.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub gpu_memory_gib: Option<f64>,
     /// The workers, by role.
     pub workers: Workers,
 }
@@ -56,6 +65,10 @@ pub(crate) enum Backend {
     /// vLLM, scheduler of version 0.33.0.
     #[default]
     Vllm,
+    /// SGLang, scheduler of version 0.5.23.
+    Sglang,
+    /// TensorRT-LLM, scheduler of its PyTorch backend.
+    Trtllm,
 }
 
 /// Most tokens of prompt and output together.
@@ -94,6 +107,17 @@ pub(crate) enum Semantics {
     Aisimulate013,
 }
 
+/// Whose value holds where a key is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Defaults {
+    /// That of the AISimulate schema.
+    #[default]
+    Aisimulate,
+    /// The engine's own, as its server has it.
+    Native,
+}
+
 /// The workers, by role.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -114,6 +138,15 @@ pub(crate) struct Worker {
     /// How many workers there are, and how the model is spread over the accelerators of one.
     #[serde(default)]
     pub parallelism: Parallelism,
+    /// Which rank of a worker takes a request: vllm_balancer for vLLM under native semantics, else
+    /// round_robin.
+    #[serde(default)]
+    pub rank_placement: Option<RankPlacement>,
+    /// The ranks of a worker start their passes together and wait for the slowest: true under
+    /// aisimulate_0_13, for SGLang and TensorRT-LLM, and for vLLM with experts spread over accelerators.
+    /// False with one rank, which waits for nobody.
+    #[serde(default)]
+    pub barrier: Option<bool>,
     /// What goes into a pass.
     #[serde(default)]
     pub scheduler: Scheduler,
@@ -130,14 +163,15 @@ pub(crate) struct Parallelism {
     /// Workers.
     #[schemars(range(min = 1, max = 100_000))]
     pub replicas: u32,
-    /// Tensor parallelism: accelerators of one worker.
+    /// Tensor parallelism: accelerators of one rank.
     #[schemars(range(min = 1, max = 100_000))]
     pub tensor: u32,
     /// Pipeline stages.
     #[schemars(range(min = 1, max = 1))]
     pub pipeline: u32,
-    /// Data-parallel ranks of one worker.
-    #[schemars(range(min = 1, max = 1))]
+    /// Data-parallel ranks of one worker, each with a scheduler and a KV cache of its own. Multiplies the
+    /// accelerators.
+    #[schemars(range(min = 1, max = 1024))]
     pub attention_data: u32,
     /// Tensor parallelism of the experts. Adds no accelerator; the timing types of this version do not
     /// read it.
@@ -154,64 +188,164 @@ impl Default for Parallelism {
     }
 }
 
-/// What goes into a pass. Limits are those of one rank.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+/// What goes into a pass. Limits are those of one rank. A key that only some engines have is refused for
+/// the others.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Scheduler {
-    /// Token budget of a pass.
+    /// Token budget of a pass: 8192, or the engine's own default. SGLang has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub max_batched_tokens: u32,
-    /// Seats of the running list.
+    pub max_batched_tokens: Option<u32>,
+    /// Seats of the running list: 256, or the engine's own default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub max_sequences: u32,
-    /// Passes from one that carried prefill to the next that may, while requests decode.
+    pub max_sequences: Option<u32>,
+    /// Passes from one that carried prefill to the next that may, while requests decode; 1 if not given.
+    /// vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
-    pub prefill_schedule_interval: u32,
-    /// Seats for admission, when fewer than max_sequences.
+    pub prefill_schedule_interval: Option<u32>,
+    /// Decode passes after a prefill pass before the next one; 0 if not given. SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_decode_interval: Option<u32>,
+    /// Seats for admission, when fewer than max_sequences. vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_num_active_seqs: Option<u32>,
     /// The next pass is scheduled before this one is processed: true under native semantics, false under
-    /// aisimulate_0_13.
+    /// aisimulate_0_13. vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub async_scheduling: Option<bool>,
-    /// Who loses its blocks first under policy fcfs.
-    pub preemption_mode: PreemptionMode,
-    /// Longest prefill chunk while more than one request is present; 0 is none.
-    pub long_prefill_token_threshold: u32,
-    /// Floor that threshold at the budget divided by the number of requests.
-    pub long_prefill_token_threshold_adaptive: bool,
-    /// Order of admission and preemption.
-    pub policy: QueuePolicy,
-    /// Fraction of the blocks kept free at admission while something runs, below 1.
+    /// The same for SGLang and TensorRT-LLM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<bool>,
+    /// Who loses its blocks first under policy fcfs; lifo if not given. vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemption_mode: Option<PreemptionMode>,
+    /// Longest prefill chunk while more than one request is present; 0, if not given, is none. vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub long_prefill_token_threshold: Option<u32>,
+    /// Floor that threshold at the budget divided by the number of requests; false if not given. vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub long_prefill_token_threshold_adaptive: Option<bool>,
+    /// Order of admission and preemption; fcfs if not given. Priority for vLLM and SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<QueuePolicy>,
+    /// Fraction of the blocks kept free at admission while something runs, below 1; 0 if not given. vLLM
+    /// only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
-    pub watermark: f64,
-    /// The whole prompt must fit at admission, not only its first chunk.
-    pub reserve_full_isl: bool,
-    /// Refuse a request when this many are unfinished.
+    pub watermark: Option<f64>,
+    /// The whole prompt must fit at admission, not only its first chunk; true if not given. vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserve_full_isl: Option<bool>,
+    /// Refuse a request when this many are unfinished. vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_num_queued_reqs: Option<u32>,
-    /// Refuse a request when this many prompt tokens await their first output.
+    /// Refuse a request when this many prompt tokens await their first output. vLLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_num_queued_tokens: Option<u64>,
+    /// Order of the waiting queue; fcfs if not given. SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_policy: Option<SchedulePolicy>,
+    /// Longest prefill of a pass of the whole worker, longer prompts are split; the ranks divide it by their
+    /// number. 8192, or the engine's own default. SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunked_prefill_size: Option<ChunkedPrefillSize>,
+    /// Token budget of a prefill pass; 16384 if not given. SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_prefill_tokens: Option<u32>,
+    /// Most output tokens that admission reserves for a request; 4096 if not given. SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub clip_max_new_tokens: Option<u32>,
+    /// Scales the share of the outputs that is reserved for running requests; 1 if not given. Several ranks
+    /// multiply it by 0.3. SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1e9))]
+    pub schedule_conservativeness: Option<f64>,
+    /// Decodes ride along with prefills; false if not given. SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mixed_chunk: Option<bool>,
+    /// Every request is sent with ignore_eos, which admission reads; false if not given. SGLang only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_eos: Option<bool>,
+    /// The smaller priority is the more urgent one; false if not given. SGLang with policy priority only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_low_priority_values_first: Option<bool>,
+    /// A running request may be preempted for one that is more urgent by more than this; 10 if not given.
+    /// SGLang with policy priority only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_preemption_threshold: Option<PreemptionThreshold>,
+    /// Who is admitted by the blocks that are left; guaranteed_no_evict if not given. TensorRT-LLM only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_policy: Option<CapacityPolicy>,
 }
 
-impl Default for Scheduler {
-    fn default() -> Scheduler {
-        Scheduler {
-            max_batched_tokens: 8192,
-            max_sequences: 256,
-            prefill_schedule_interval: 1,
-            max_num_active_seqs: None,
-            async_scheduling: None,
-            preemption_mode: PreemptionMode::Lifo,
-            long_prefill_token_threshold: 0,
-            long_prefill_token_threshold_adaptive: false,
-            policy: QueuePolicy::Fcfs,
-            watermark: 0.0,
-            reserve_full_isl: true,
-            max_num_queued_reqs: None,
-            max_num_queued_tokens: None,
-        }
-    }
+/// Order of the waiting queue of SGLang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum SchedulePolicy {
+    /// First come, first served.
+    Fcfs,
+    /// Longest cached prefix first.
+    Lpm,
+    /// Depth first through the cached prefixes, the heaviest subtree first.
+    DfsWeight,
+    /// Longest output first.
+    Lof,
+}
+
+/// Longest prefill of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum ChunkedPrefillSize {
+    /// A number.
+    Tokens(#[schemars(range(min = 1))] u32),
+    /// Prompts are not split.
+    Off(Off),
+}
+
+/// By how much more urgent a request must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum PreemptionThreshold {
+    /// A number.
+    Above(#[schemars(range(max = 2_147_483_647))] u32),
+    /// Nobody is preempted.
+    Off(Off),
+}
+
+/// The word off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Off {
+    /// Not used.
+    Off,
+}
+
+/// Who is admitted by the blocks that are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CapacityPolicy {
+    /// Whoever can surely run to its end.
+    GuaranteedNoEvict,
+    /// Whoever fits now; running requests may be paused later.
+    MaxUtilization,
+}
+
+/// Which rank of a worker takes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RankPlacement {
+    /// One after the other.
+    RoundRobin,
+    /// The rank with the lowest load, as vLLM's own balancer.
+    VllmBalancer,
 }
 
 /// Who loses its blocks first.
@@ -238,10 +372,11 @@ pub(crate) enum QueuePolicy {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KvCache {
-    /// Tokens of a block.
-    #[serde(default = "vllm_block_size")]
+    /// Tokens of a block, which SGLang calls a page: 64 for vLLM, 1 for SGLang, 32 for TensorRT-LLM; under
+    /// engine.defaults native 16 for vLLM.
+    #[serde(default)]
     #[schemars(range(min = 1))]
-    pub block_size: u32,
+    pub block_size: Option<u32>,
     /// Blocks of equal prefixes are shared.
     #[serde(default = "yes")]
     pub prefix_caching: bool,
@@ -250,10 +385,6 @@ pub(crate) struct KvCache {
     pub bytes_per_token: BytesPerToken,
     /// How many blocks there are.
     pub capacity: Capacity,
-}
-
-fn vllm_block_size() -> u32 {
-    64
 }
 
 /// KV bytes of one token.
@@ -287,8 +418,8 @@ pub(crate) struct Capacity {
     /// Where the number comes from.
     #[serde(rename = "type")]
     pub kind: CapacityType,
-    /// Blocks. Under native semantics one of them is vLLM's null block and holds no tokens; under
-    /// aisimulate_0_13 all hold tokens.
+    /// Blocks, or pages. Under native semantics one of vLLM's is the null block and holds no tokens; under
+    /// aisimulate_0_13, and of the other engines, all hold tokens.
     #[schemars(range(min = 1, max = 4_000_000_000u32))]
     pub blocks: u32,
 }

@@ -8,8 +8,9 @@ mod engine;
 mod traffic;
 
 pub(crate) use engine::{
-    Backend, BytesPerToken, CapacityType, Composition, ContextLength, Engine, Mode, PreemptionMode,
-    QueuePolicy, Semantics, Timing, TimingType, Worker,
+    Backend, BytesPerToken, CapacityPolicy, CapacityType, ChunkedPrefillSize, Composition, ContextLength,
+    Defaults, Engine, Mode, Off, PreemptionMode, PreemptionThreshold, QueuePolicy, RankPlacement,
+    SchedulePolicy, Scheduler, Semantics, Timing, TimingType, Worker,
 };
 pub(crate) use traffic::{LoadType, SourceType, TraceFormat, Traffic};
 

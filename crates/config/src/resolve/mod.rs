@@ -4,7 +4,13 @@
 //! Fills the document with what is in effect on the way, so that it can be written out.
 
 mod engine;
+mod gpu;
+mod owners;
+mod sglang;
+mod timing;
 mod traffic;
+mod trtllm;
+mod vllm;
 
 pub use engine::NO_CONTEXT_LIMIT;
 

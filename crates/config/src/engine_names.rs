@@ -1,10 +1,12 @@
-//! vLLM's names of settings that have another name here, or another place: for whoever moves a command
-//! line into a file. Only names that an unknown key can have are known, no values.
+//! The engines' names of settings that have another name here, or another place: for whoever moves a
+//! command line into a file. Only names that an unknown key can have are known, no values, so a setting
+//! whose value reads otherwise here is not among them.
 
-/// vLLM's ways to say how many blocks there are without counting them. Memory is not modelled.
-const MEMORY: [&str; 2] = ["gpu_memory_utilization", "kv_cache_memory_bytes"];
+/// Ways to say how many blocks there are without counting them. Memory is not modelled.
+const MEMORY: [&str; 4] =
+    ["gpu_memory_utilization", "kv_cache_memory_bytes", "mem_fraction_static", "free_gpu_memory_fraction"];
 
-/// What is said of a key called `key` that vLLM has and this version has only as what it comes to.
+/// What is said of a key called `key` that an engine has and this version has only as what it comes to.
 pub(crate) fn instead(key: &str) -> Option<&'static str> {
     MEMORY.contains(&&*plain(key)).then_some(
         "the memory of the accelerator is not modelled; \
@@ -22,8 +24,9 @@ pub(crate) fn path_here(key: &str) -> Option<&'static str> {
     NAMES.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)
 }
 
-/// vLLM's name, and the path here.
+/// The engine's name, and the path here.
 pub(crate) const NAMES: &[(&str, &str)] = &[
+    // vLLM.
     ("max_num_seqs", "engine.workers.aggregated.scheduler.max_sequences"),
     ("max_num_batched_tokens", "engine.workers.aggregated.scheduler.max_batched_tokens"),
     ("scheduling_policy", "engine.workers.aggregated.scheduler.policy"),
@@ -35,9 +38,25 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ("num_gpu_blocks_override", "engine.workers.aggregated.kv_cache.capacity.blocks"),
     ("tensor_parallel_size", "engine.workers.aggregated.parallelism.tensor"),
     ("pipeline_parallel_size", "engine.workers.aggregated.parallelism.pipeline"),
-    // Ranks of vLLM that share nothing but the queue in front of them.
-    ("data_parallel_size", "engine.workers.aggregated.parallelism.replicas"),
+    ("data_parallel_size", "engine.workers.aggregated.parallelism.attention_data"),
     ("served_model_name", "engine.model"),
+    // SGLang.
+    ("max_running_requests", "engine.workers.aggregated.scheduler.max_sequences"),
+    ("enable_mixed_chunk", "engine.workers.aggregated.scheduler.mixed_chunk"),
+    (
+        "priority_scheduling_preemption_threshold",
+        "engine.workers.aggregated.scheduler.priority_preemption_threshold",
+    ),
+    ("page_size", "engine.workers.aggregated.kv_cache.block_size"),
+    ("tp_size", "engine.workers.aggregated.parallelism.tensor"),
+    ("dp_size", "engine.workers.aggregated.parallelism.attention_data"),
+    // TensorRT-LLM.
+    ("max_batch_size", "engine.workers.aggregated.scheduler.max_sequences"),
+    ("max_num_tokens", "engine.workers.aggregated.scheduler.max_batched_tokens"),
+    ("capacity_scheduler_policy", "engine.workers.aggregated.scheduler.capacity_policy"),
+    ("max_seq_len", "engine.context_length"),
+    ("tokens_per_block", "engine.workers.aggregated.kv_cache.block_size"),
+    ("enable_block_reuse", "engine.workers.aggregated.kv_cache.prefix_caching"),
 ];
 
 #[cfg(test)]

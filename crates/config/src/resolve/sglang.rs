@@ -1,0 +1,186 @@
+//! The settings of an SGLang rank, checked as SGLang checks them. Names are those of server_args.py of
+//! 0.5.23; where a default or a rule is worked out by its code, the comment names the file.
+
+use super::engine::{KV_CACHE, SCHEDULER, ahead, context_length, refuse};
+use super::{Findings, gpu};
+use crate::document::{
+    ChunkedPrefillSize, ContextLength, Defaults, Engine, Off, PreemptionThreshold, QueuePolicy,
+    SchedulePolicy, Scheduler,
+};
+use crate::experiment::Semantics;
+use windtunnel_engine::sglang::{Config, Policy, Priority};
+
+/// SGLang's fields that have another name here, and their paths.
+const NAMES: &[(&str, &str)] = &[
+    ("page_size", "engine.workers.aggregated.kv_cache.block_size"),
+    ("max_running_requests", "engine.workers.aggregated.scheduler.max_sequences"),
+    ("context_length", "engine.context_length"),
+];
+
+/// Makes the settings and fills in the defaults. The block size is in the keys already.
+pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Option<Config> {
+    let page_size = keys.workers.aggregated.kv_cache.block_size?;
+    let max_total_tokens = pool(keys, page_size, findings);
+    let chunk = chunk(keys, semantics, findings);
+    let seats = max_total_tokens.and_then(|tokens| seats(keys, tokens, semantics, findings));
+    let ranks = keys.workers.aggregated.parallelism.attention_data;
+    let scheduler = &mut keys.workers.aggregated.scheduler;
+    let overlap = ahead(&mut scheduler.overlap, "overlap", semantics, findings);
+    let conservativeness = *scheduler.schedule_conservativeness.get_or_insert(1.0);
+    let max_total_tokens = max_total_tokens?;
+    let config = Config {
+        max_running_requests: seats?,
+        max_prefill_tokens: *scheduler.max_prefill_tokens.get_or_insert(16384),
+        chunked_prefill_size: chunk?,
+        mixed_chunk: *scheduler.mixed_chunk.get_or_insert(false),
+        schedule_policy: match scheduler.schedule_policy.get_or_insert(SchedulePolicy::Fcfs) {
+            SchedulePolicy::Fcfs => Policy::Fcfs,
+            SchedulePolicy::Lpm => Policy::Lpm,
+            SchedulePolicy::DfsWeight => Policy::DfsWeight,
+            SchedulePolicy::Lof => Policy::Lof,
+        },
+        priority: priority(scheduler),
+        // arg_groups/parallel_hook.py: attention data parallelism scales it once, whatever its degree.
+        schedule_conservativeness: if ranks > 1 { conservativeness * 0.3 } else { conservativeness },
+        clip_max_new_tokens: *scheduler.clip_max_new_tokens.get_or_insert(4096),
+        radix_cache: keys.workers.aggregated.kv_cache.prefix_caching,
+        overlap,
+        prefill_decode_interval: *scheduler.prefill_decode_interval.get_or_insert(0),
+        ..Config::new(max_total_tokens, page_size, context_length(keys.context_length))
+    };
+    scheduler.ignore_eos.get_or_insert(false);
+    match config.validate() {
+        Ok(()) => Some(config),
+        Err(error) => {
+            refuse(NAMES, &error, findings);
+            None
+        }
+    }
+}
+
+/// Tokens of the KV pool.
+fn pool(keys: &Engine, page_size: u32, findings: &mut Findings) -> Option<u32> {
+    let pages = keys.workers.aggregated.kv_cache.capacity.blocks;
+    let tokens = u64::from(pages) * u64::from(page_size);
+    let wrong = match u32::try_from(tokens) {
+        Ok(tokens) if tokens >= 8 => return Some(tokens),
+        Ok(_) => "fewer than 8",
+        Err(_) => "more than 2^32 - 1",
+    };
+    let message = format!("{pages} times block_size ({page_size}) is {wrong} tokens");
+    findings.problem(&format!("{KV_CACHE}.capacity.blocks"), message);
+    None
+}
+
+/// Priority scheduling, when the policy asks for it.
+fn priority(scheduler: &mut Scheduler) -> Option<Priority> {
+    if *scheduler.policy.get_or_insert(QueuePolicy::Fcfs) == QueuePolicy::Fcfs {
+        return None;
+    }
+    let low_values_first = *scheduler.schedule_low_priority_values_first.get_or_insert(false);
+    let threshold = *scheduler.priority_preemption_threshold.get_or_insert(PreemptionThreshold::Above(10));
+    Some(Priority {
+        low_values_first,
+        preemption_threshold: match threshold {
+            PreemptionThreshold::Above(difference) => Some(difference.try_into().unwrap_or(i32::MAX)),
+            PreemptionThreshold::Off(_) => None,
+        },
+    })
+}
+
+/// The longest prefill of a pass of one rank, `Some(None)` if prompts are not split. The key holds that of
+/// the worker, which the ranks of attention data parallelism divide by their number
+/// (arg_groups/parallel_hook.py).
+fn chunk(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Option<Option<u32>> {
+    let path = format!("{SCHEDULER}.chunked_prefill_size");
+    let given = keys.workers.aggregated.scheduler.chunked_prefill_size;
+    let off = ChunkedPrefillSize::Off(Off::Off);
+    let size = match (keys.enable_chunked_prefill, given) {
+        (Some(false), Some(ChunkedPrefillSize::Tokens(size))) => {
+            let message = format!("got {size}; engine.enable_chunked_prefill is false: allowed is off");
+            findings.problem(&path, message);
+            return None;
+        }
+        (Some(true), Some(ChunkedPrefillSize::Off(_))) => {
+            findings
+                .problem(&path, "got \"off\"; engine.enable_chunked_prefill is true: allowed is a number");
+            return None;
+        }
+        (_, Some(size)) => size,
+        (Some(false), None) => off,
+        (_, None) => ChunkedPrefillSize::Tokens(match keys.defaults {
+            Defaults::Aisimulate => 8192,
+            Defaults::Native => own_chunk(gpu::memory_gib(keys, "scheduler.chunked_prefill_size", findings)?),
+        }),
+    };
+    if size == off && semantics == Semantics::Aisimulate013 {
+        let (path, got) = match given {
+            Some(_) => (path.as_str(), "\"off\""),
+            None => ("engine.enable_chunked_prefill", "false"),
+        };
+        let message =
+            format!("got {got}; under engine.semantics aisimulate_0_13 backend sglang always splits prompts");
+        findings.problem(path, message);
+        return None;
+    }
+    keys.enable_chunked_prefill = Some(size != off);
+    let worker = &mut keys.workers.aggregated;
+    worker.scheduler.chunked_prefill_size = Some(size);
+    let ChunkedPrefillSize::Tokens(of_worker) = size else { return Some(None) };
+    let (ranks, page) = (worker.parallelism.attention_data, worker.kv_cache.block_size?);
+    let of_rank = of_worker / ranks;
+    if ranks > 1 && (of_rank == 0 || !of_rank.is_multiple_of(page)) {
+        let got = findings.shown(&path, of_worker);
+        let message = format!(
+            "got {got}; divided among {ranks} ranks (attention_data) it is {of_rank}, which must be a multiple \
+             of block_size ({page}) above 0"
+        );
+        findings.problem(&path, message);
+        return None;
+    }
+    Some(Some(of_rank))
+}
+
+/// SGLang's own default (arg_groups/memory_hook.py).
+fn own_chunk(memory_gib: f64) -> u32 {
+    if memory_gib < 20.0 {
+        2048
+    } else if memory_gib < 60.0 {
+        4096
+    } else if memory_gib < 160.0 {
+        8192
+    } else {
+        16384
+    }
+}
+
+/// Seats of the running batch. SGLang cuts them to half the tokens of the pool
+/// (mem_cache/kv_cache_configurator.py, `resolve_max_num_reqs`); AISimulate does not.
+fn seats(keys: &mut Engine, tokens: u32, semantics: Semantics, findings: &mut Findings) -> Option<u32> {
+    let at_most = match semantics {
+        Semantics::Native => (tokens / 2).max(1),
+        Semantics::Aisimulate013 => u32::MAX,
+    };
+    let wanted = match (keys.workers.aggregated.scheduler.max_sequences, keys.defaults) {
+        (Some(seats), _) => seats,
+        (None, Defaults::Aisimulate) => 256,
+        (None, Defaults::Native) => match keys.context_length {
+            ContextLength::Tokens(length) => {
+                let estimate = f64::from(tokens) / f64::from(length) * 512.0;
+                // Between the bounds it is a small number.
+                estimate.clamp(2048.0, 4096.0) as u32
+            }
+            ContextLength::Max(_) if tokens / 2 <= 2048 => (tokens / 2).max(1),
+            ContextLength::Max(_) => {
+                let message = "max: no limit is known, on which the native default of scheduler.max_sequences \
+                     depends (512 times the prompts of full length that the pool holds, from 2048 to 4096): \
+                     give it, or the key itself";
+                findings.problem("engine.context_length", message);
+                return None;
+            }
+        },
+    };
+    let seats = wanted.min(at_most);
+    keys.workers.aggregated.scheduler.max_sequences = Some(seats);
+    Some(seats)
+}
