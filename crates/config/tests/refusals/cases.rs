@@ -61,10 +61,22 @@ fn trace(name: &'static str, overrides: &[&'static str], lines: &[&str]) -> Case
 }
 
 pub fn all() -> Vec<Case> {
-    [yaml(), types(), unknown(), not_yet(), contradictions(), overrides(), mooncake(), requests()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        yaml(),
+        types(),
+        unknown(),
+        not_yet(),
+        contradictions(),
+        engines(),
+        native_defaults(),
+        ranks(),
+        overrides(),
+        mooncake(),
+        requests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn yaml() -> Vec<Case> {
@@ -140,6 +152,9 @@ fn unknown() -> Vec<Case> {
             "  model: m\n",
             "  model: m\n  max_model_len: 4096\n",
         ),
+        edit("unknown: SGLang's name of a key that is there", "block_size: 16", "page_size: 16"),
+        edit("unknown: SGLang's share of memory", "max_sequences: 64", "mem_fraction_static: 0.9"),
+        edit("unknown: TensorRT-LLM's name of a key elsewhere", "blocks: 1024", "max_batch_size: 8"),
         edit("unknown: misspelt role", "aggregated:", "agregated:"),
         edit("missing: model", "  model: m\n", ""),
         edit("missing: blocks", ", blocks: 1024", ""),
@@ -162,20 +177,22 @@ fn not_yet() -> Vec<Case> {
         add("not yet: disaggregated", engine, "  mode: disaggregated\n"),
         edit("not yet: disaggregated roles", "    aggregated:", "    prefill: {}\n    decode:"),
         add("not yet: afd", engine, "  mode: afd\n"),
-        edit("not yet: sglang", "backend: vllm", "backend: sglang"),
         edit("not yet: trtllm", "backend: vllm", "backend: trtllm"),
+        edit(
+            "not yet: trtllm disaggregated",
+            "  backend: vllm\n  workers:\n    aggregated:",
+            "  backend: trtllm\n  mode: disaggregated\n  workers:\n    prefill: {}\n    decode:",
+        ),
         add("not yet: kv transfer", engine, "  kv_transfer: {}\n"),
         add("not yet: speculation", engine, "  speculation: {kind: ngram, num_speculative_tokens: 3}\n"),
         add("not yet: nextn", engine, "  nextn: 1\n"),
         add("not yet: quantisation", engine, "  gemm_quant_mode: fp8\n"),
         add("not yet: forward model", engine, "  forward_model: op_level\n"),
         edit("not yet: pipeline", "{replicas: 2}", "{pipeline: 2}"),
-        edit("not yet: attention data", "{replicas: 2}", "{attention_data: 8}"),
         edit("not yet: context parallelism", "{replicas: 2}", "{context: 2}"),
         add("not yet: LoRA limit", "max_sequences: 64", ", max_loras: 2"),
         add("not yet: sliding window", role, "        sliding_window: 4096\n"),
         add("not yet: cache groups", role, "        kv_cache_groups: [{block_size: 16}]\n"),
-        add("not yet: prefill_decode_interval", "max_sequences: 64", ", prefill_decode_interval: 2"),
         add("not yet: host offload", role, "        host_offload: {num_host_blocks: 10}\n"),
         add("not yet: g3 offload", role, "        g3_offload: {scope: worker_local, num_g3_blocks: 9}\n"),
         add("not yet: state cache", role, "        state_cache: {bytes_per_request: 1}\n"),
@@ -348,9 +365,151 @@ fn overrides() -> Vec<Case> {
         set("override: below a value", &["engine.model.name=x"]),
         trace("override: below a list", &["traffic.source.paths.0=x"], &[]),
         set("override: wrong type", &["engine.workers.aggregated.parallelism.replicas=many"]),
-        set("override: the last one counts", &["engine.backend=vllm", "engine.backend=sglang"]),
+        set("override: the last one counts", &["engine.backend=sglang", "engine.backend=sglong"]),
         set("override: makes a contradiction", &["traffic.load.requests_per_second=5"]),
         set("override: replaces a mapping", &["traffic.load={type: poisson}"]),
+    ]
+}
+
+/// Another engine, with these keys of its scheduler.
+fn engine(name: &'static str, backend: &str, scheduler: &str, overrides: &[&'static str]) -> Case {
+    let config = GOOD.replacen("backend: vllm", &format!("backend: {backend}"), 1).replacen(
+        "max_batched_tokens: 4096, max_sequences: 64",
+        scheduler,
+        1,
+    );
+    Case { name, config, overrides: overrides.to_vec(), trace: None }
+}
+
+const THEIRS: &str = "engine.semantics=aisimulate_0_13";
+
+/// Keys and values that not every engine has.
+fn engines() -> Vec<Case> {
+    vec![
+        engine("engine: keys of sglang", "vllm", "chunked_prefill_size: 512, ignore_eos: true", &[]),
+        engine("engine: overlap of vllm", "vllm", "overlap: true", &[]),
+        engine("engine: an interval of sglang", "vllm", "prefill_decode_interval: 2", &[]),
+        engine("engine: a key of trtllm", "sglang", "capacity_policy: max_utilization", &[]),
+        engine("engine: keys of vllm", "sglang", "async_scheduling: true, watermark: 0.1", &[]),
+        engine("engine: an interval of vllm", "sglang", "prefill_schedule_interval: 2", &[]),
+        engine("engine: budget of sglang", "sglang", "max_batched_tokens: 8192", &[]),
+        engine("engine: priorities of trtllm", "trtllm", "policy: priority", &[]),
+        engine(
+            "engine: priority keys under fcfs",
+            "sglang",
+            "schedule_low_priority_values_first: true, priority_preemption_threshold: 5",
+            &[],
+        ),
+        engine(
+            "engine: priority keys of vllm",
+            "vllm",
+            "policy: priority, priority_preemption_threshold: 5",
+            &[],
+        ),
+        engine(
+            "engine: a threshold below 0",
+            "sglang",
+            "policy: priority, priority_preemption_threshold: -1",
+            &[],
+        ),
+        engine("engine: lpm by priority", "sglang", "policy: priority, schedule_policy: lpm", &[]),
+        engine("engine: an order that does not exist", "sglang", "schedule_policy: hrrn", &[]),
+        engine("engine: chunk of -1", "sglang", "chunked_prefill_size: -1", &[]),
+        engine("engine: chunk beside the page", "sglang", "chunked_prefill_size: 1000", &[]),
+        engine("engine: mixed without chunks", "sglang", "chunked_prefill_size: off, mixed_chunk: true", &[]),
+        engine(
+            "engine: chunks that are off",
+            "sglang",
+            "chunked_prefill_size: 512",
+            &["engine.enable_chunked_prefill=false"],
+        ),
+        engine(
+            "engine: chunks that are on",
+            "sglang",
+            "chunked_prefill_size: off",
+            &["engine.enable_chunked_prefill=true"],
+        ),
+        engine("engine: no chunks in AISimulate", "sglang", "chunked_prefill_size: off", &[THEIRS]),
+        engine(
+            "engine: whole prompts in AISimulate",
+            "sglang",
+            "max_sequences: 64",
+            &[THEIRS, "engine.enable_chunked_prefill=false"],
+        ),
+        engine("engine: overlap in AISimulate", "sglang", "overlap: true", &[THEIRS]),
+        engine("engine: conservativeness below 0", "sglang", "schedule_conservativeness: -1", &[]),
+        engine(
+            "engine: short context of sglang",
+            "sglang",
+            "max_sequences: 64",
+            &["engine.context_length=7"],
+        ),
+        engine(
+            "engine: a pool of 4 tokens",
+            "sglang",
+            "max_sequences: 64",
+            &["engine.workers.aggregated.kv_cache={block_size: 1, capacity: {type: fixed, blocks: 4}}"],
+        ),
+        engine(
+            "engine: a pool of 2^33 tokens",
+            "sglang",
+            "max_sequences: 64",
+            &[
+                "engine.workers.aggregated.kv_cache={block_size: 8, capacity: {type: fixed, blocks: 1073741824}}",
+            ],
+        ),
+        engine("engine: eviction in AISimulate", "trtllm", "capacity_policy: max_utilization", &[THEIRS]),
+        set(
+            "engine: blocks of 1 in AISimulate",
+            &[THEIRS, "engine.workers.aggregated.kv_cache.block_size=1"],
+        ),
+    ]
+}
+
+/// Defaults that depend on the memory of the accelerator.
+fn native_defaults() -> Vec<Case> {
+    let native = "engine.defaults=native";
+    vec![
+        engine("native defaults: vllm on unknown hardware", "vllm", "max_sequences: 64", &[native]),
+        engine("native defaults: sglang on unknown hardware", "sglang", "max_sequences: 64", &[native]),
+        engine(
+            "native defaults: sglang without a context length",
+            "sglang",
+            "chunked_prefill_size: 512",
+            &[native],
+        ),
+        set("native defaults: memory of nothing", &[native, "engine.gpu_memory_gib=0"]),
+        set("native defaults: memory without them", &["engine.gpu_memory_gib=80"]),
+        engine(
+            "native defaults: memory of trtllm",
+            "trtllm",
+            "max_sequences: 64",
+            &[native, "engine.gpu_memory_gib=80"],
+        ),
+        set("native defaults: of whom", &["engine.defaults=vllm"]),
+    ]
+}
+
+/// Several ranks in a worker.
+fn ranks() -> Vec<Case> {
+    let ranks = "engine.workers.aggregated.parallelism.attention_data=3";
+    vec![
+        edit("ranks: none", "{replicas: 2}", "{attention_data: 0}"),
+        edit("ranks: 1025", "{replicas: 2}", "{attention_data: 1025}"),
+        engine("ranks: chunk of the whole worker", "sglang", "chunked_prefill_size: 2", &[ranks]),
+        engine("ranks: chunk beside the page", "sglang", "max_sequences: 64", &[ranks]),
+        engine(
+            "ranks: balancer of vllm",
+            "sglang",
+            "max_sequences: 64",
+            &["engine.workers.aggregated.rank_placement=vllm_balancer"],
+        ),
+        set(
+            "ranks: balancer in AISimulate",
+            &[THEIRS, "engine.workers.aggregated.rank_placement=vllm_balancer"],
+        ),
+        set("ranks: no barrier in AISimulate", &[THEIRS, ranks, "engine.workers.aggregated.barrier=false"]),
+        set("ranks: a placement that does not exist", &["engine.workers.aggregated.rank_placement=random"]),
     ]
 }
 
