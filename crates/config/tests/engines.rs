@@ -1,6 +1,6 @@
 //! What the keys of each engine mean, what several ranks in a worker change, and whose defaults hold.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use windtunnel_config::{Deployment, Experiment, NO_CONTEXT_LIMIT, Placement, from_str, load};
 use windtunnel_engine::sglang::{self, Policy, Priority};
 use windtunnel_engine::{RankConfig, vllm};
@@ -22,6 +22,10 @@ const NATIVE: &str = "engine.defaults=native";
 fn small(overrides: &[&str]) -> Experiment {
     let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
     from_str("small.yaml", SMALL, &overrides).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")).join(name)
 }
 
 /// The settings of a vLLM rank.
@@ -121,13 +125,29 @@ fn sglang_seats_at_most_half_the_tokens_of_its_pool_and_aisimulate_all() {
 
 #[test]
 fn a_file_of_aisimulate_for_sglang_runs_unchanged_under_its_rules() {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/aisimulate.yaml"));
     let overrides = [SGLANG, THEIRS].map(str::to_owned);
-    let experiment = load(path, &overrides).unwrap_or_else(|error| panic!("{error}"));
+    let experiment = load(&example("aisimulate.yaml"), &overrides).unwrap_or_else(|error| panic!("{error}"));
     let RankConfig::Sglang(config) = experiment.deployment.engine else { panic!() };
     assert_eq!((config.max_total_tokens, config.page_size), (4096 * 64, 64));
     // Its token budget of a pass is not SGLang's, here as there.
     assert_eq!((config.max_prefill_tokens, config.chunked_prefill_size), (16384, Some(8192)));
+}
+
+#[test]
+fn the_example_of_sglang_has_ranks_and_native_defaults() {
+    let experiment = load(&example("sglang.yaml"), &[]).unwrap_or_else(|error| panic!("{error}"));
+    let deployment = experiment.deployment;
+    assert_eq!(group(&deployment), (4, 4, Placement::RoundRobin, true));
+    let RankConfig::Sglang(config) = deployment.engine else { panic!() };
+    assert_eq!((config.chunked_prefill_size, config.max_running_requests), (Some(2048), 2048));
+}
+
+/// All that is wrong with it is that its scheduler is not there.
+#[test]
+fn the_example_of_trtllm_is_checked_but_not_supported() {
+    let problems = load(&example("trtllm.yaml"), &[]).unwrap_err().problems;
+    let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(paths, ["engine.backend"]);
 }
 
 /// Ranks, accelerators of a worker, placement, barrier.

@@ -13,7 +13,8 @@ pub(crate) struct Engine {
     /// Name of the model. A label: the timing types of this version do not read it.
     #[schemars(length(min = 1), extend("pattern" = r"\S"))]
     pub model: String,
-    /// Name of the accelerator. A label: the timing types of this version do not read it.
+    /// Name of the accelerator. A label: the timing types of this version do not read it, only the native
+    /// defaults that depend on its memory.
     #[schemars(length(min = 1), extend("pattern" = r"\S"))]
     pub hardware: String,
     /// The engine.
