@@ -153,13 +153,23 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("router.policy", r#""kv_router""#, "routing by KV cache content is not supported yet; round_robin is"),
 ];
 
-/// Values that AISimulate refuses together: path and value of each, and why.
-const TOGETHER: &[((&str, &str), (&str, &str), &str)] = &[(
-    ("engine.mode", r#""disaggregated""#),
-    ("engine.backend", r#""trtllm""#),
-    "separate prefill and decode workers of backend trtllm are not supported, by AISimulate 0.13 neither; \
-     workers.aggregated is",
-)];
+/// Values that AISimulate refuses together.
+struct Together {
+    path: &'static str,
+    value: &'static str,
+    beside: &'static str,
+    with: &'static str,
+    why: &'static str,
+}
+
+const TOGETHER: &[Together] = &[Together {
+    path: "engine.mode",
+    value: r#""disaggregated""#,
+    beside: "engine.backend",
+    with: r#""trtllm""#,
+    why: "separate prefill and decode workers of backend trtllm are not supported, by AISimulate 0.13 neither; \
+          workers.aggregated is",
+}];
 
 const NO_TIMING: &str = "missing, which in AISimulate means calibrated timing, not supported yet; \
      needed is timing.type fixed, linear or polynomial with its keys";
@@ -229,14 +239,14 @@ fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<St
 /// all, would take it; `root` holds the values beside it.
 pub(crate) fn value(root: &Node, path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
     let integer = matches!(node.value, Value::Int(_));
-    let json = node.to_json().to_string();
-    let has =
-        |path: &str, value: &str| root.find(path).is_some_and(|node| node.to_json().to_string() == value);
-    let mut together = TOGETHER.iter().filter(|((at, value), _, _)| *at == path && *value == json);
-    if let Some((_, _, why)) = together.find(|(_, (other, value), _)| has(other, value)) {
-        return Some(why);
+    let json = |node: &Node| node.to_json().to_string();
+    let here = json(node);
+    let beside = |pair: &Together| root.find(pair.beside).is_some_and(|other| json(other) == pair.with);
+    let mut together = TOGETHER.iter().filter(|pair| pair.path == path && pair.value == here);
+    if let Some(pair) = together.find(|pair| beside(pair)) {
+        return Some(pair.why);
     }
-    let refused = |value: &str| if value == ANY { integer && !allowed } else { value == json };
+    let refused = |value: &str| if value == ANY { integer && !allowed } else { value == here };
     VALUES.iter().find(|(at, value, _)| *at == path && refused(value)).map(|(_, _, why)| *why)
 }
 
