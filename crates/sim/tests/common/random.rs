@@ -63,7 +63,8 @@ fn engine() -> impl Strategy<Value = String> {
         let ((semantics, asynchronous), (seats, more), policy, mode, interval) = schedule;
         let (threshold, watermark, reserve, queued_requests, queued_tokens) = rules;
         let mode = if policy == "priority" { "lifo" } else { mode };
-        let interval = if semantics == "native" { interval } else { 1 };
+        let (interval, block_size) =
+            if semantics == "native" { (interval, block_size) } else { (1, block_size.max(2)) };
         // Prompts in chunks can take each other's blocks for ever; see the invariants of the engine.
         let threshold = if reserve { threshold.min(context.parse().unwrap_or(u32::MAX)) } else { 0 };
         let option = |n: Option<u64>| n.map_or("null".into(), |n| n.to_string());
