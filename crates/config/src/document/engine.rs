@@ -272,7 +272,8 @@ pub(crate) struct Scheduler {
     /// Decodes ride along with prefills; false if not given. SGLang only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mixed_chunk: Option<bool>,
-    /// Every request is sent with ignore_eos, which admission reads; false if not given. SGLang only.
+    /// Every request is sent with ignore_eos: it ends by length only, and admission reserves its whole
+    /// output; false if not given. SGLang only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
     /// The smaller priority is the more urgent one; false if not given. SGLang with policy priority only.
