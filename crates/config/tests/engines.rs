@@ -86,7 +86,7 @@ fn every_key_of_sglang_reaches_its_rank() {
         radix_cache: false,
         overlap: false,
         prefill_decode_interval: 3,
-        kv_events: false,
+        ..sglang::Config::new(1600, 16, 4096)
     };
     assert_eq!(sglang(&overrides), expected);
     assert!(small(&[&[SGLANG], &overrides[..]].concat()).deployment.ignore_eos);
