@@ -94,6 +94,15 @@ impl RankConfig {
         }
     }
 
+    /// Takes out the prefill cadence of vLLM, so that a rank group can keep it for all its ranks
+    /// (vLLM 0.33.0, `local_prefill_interval`: 1 on a rank that steps with others). 1 where there is none.
+    pub fn take_prefill_interval(&mut self) -> u32 {
+        match self {
+            RankConfig::Vllm(config) => std::mem::replace(&mut config.prefill_schedule_interval, 1),
+            RankConfig::Sglang(_) => 1,
+        }
+    }
+
     /// Whether the events of the prefix cache are kept.
     pub fn set_kv_events(&mut self, on: bool) {
         match self {
@@ -160,6 +169,23 @@ impl Rank {
     /// Decides on the next pass.
     pub fn schedule(&mut self) -> &Scheduled {
         each!(self, rank => rank.schedule())
+    }
+
+    /// The same for a rank of a rank group. `throttle` holds prefill back ([`vllm::Rank::schedule_throttled`]);
+    /// SGLang has no such call and does not heed it.
+    pub fn schedule_throttled(&mut self, throttle: bool) -> &Scheduled {
+        match self {
+            Rank::Vllm(rank) => rank.schedule_throttled(throttle),
+            Rank::Sglang(rank) => rank.schedule(),
+        }
+    }
+
+    /// Some rank of this one's rank group computed prefill in the last pass. SGLang counts its
+    /// `prefill_decode_interval` from there; vLLM has nothing of the kind.
+    pub fn arm_prefill_decode_interval(&mut self) {
+        match self {
+            Rank::Vllm(_) | Rank::Sglang(_) => {}
+        }
     }
 
     /// Processes the oldest pass in flight.

@@ -123,6 +123,13 @@ pub enum Rejection {
         /// The limit.
         max_num_queued_tokens: u64,
     },
+    /// It names a data-parallel rank that its worker does not have (vLLM answers HTTP 400).
+    NoSuchRank {
+        /// The rank that it names.
+        dp_rank: u32,
+        /// Ranks of the worker.
+        ranks: u32,
+    },
 }
 
 impl Rejection {
@@ -135,6 +142,7 @@ impl Rejection {
             Rejection::LargerThanPool { .. } => "larger_than_pool",
             Rejection::QueueFull { .. } => "queue_full",
             Rejection::QueuedTokensFull { .. } => "queued_tokens_full",
+            Rejection::NoSuchRank { .. } => "no_such_rank",
         }
     }
 }
@@ -156,6 +164,9 @@ impl fmt::Display for Rejection {
             }
             Rejection::QueuedTokensFull { max_num_queued_tokens } => {
                 write!(f, "max_num_queued_tokens ({max_num_queued_tokens}) prompt tokens are waiting")
+            }
+            Rejection::NoSuchRank { dp_rank, ranks } => {
+                write!(f, "dp_rank {dp_rank} is none of the {ranks} ranks of a worker, from 0")
             }
         }
     }

@@ -1,7 +1,13 @@
-//! Placement policies: which worker takes the next request.
+//! Placement policies: which worker takes the next request, and which of its ranks.
 //!
 //! One implementation for virtual and wall-clock time. A policy sees how many workers can take a
 //! request; what a worker is, and what it holds, it learns only through its own arguments.
+
+mod balancer;
+mod coordinator;
+
+pub use balancer::VllmBalancer;
+pub use coordinator::{GroupStep, LoadReport, RankLoad};
 
 use std::num::NonZeroU32;
 
@@ -22,7 +28,7 @@ impl Policy {
     }
 }
 
-/// Takes the workers in turn, beginning with the first.
+/// Takes workers, or the ranks of one, in turn, beginning with the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundRobin {
     next: u32,

@@ -1,13 +1,16 @@
 //! Virtual time: a deployment, a workload, one run, one report.
 //!
-//! `run` is the loop; `worker` is one worker and its passes; `observer` writes events and telemetry.
+//! `run` is the loop; `group` is a rank group, the ranks that step together, and its passes; `lane` is one
+//! rank of it; `placement` finds the rank for a request; `observer` writes events and telemetry.
 //! Every instant is handled in this order: pass ends, arrivals in trace order, schedule calls, pass
 //! starts, telemetry. Nothing here reads a clock.
 
 mod error;
+mod group;
+mod lane;
 mod observer;
+mod placement;
 mod run;
-mod worker;
 
 pub use error::SimError;
 pub use run::{Options, Progress, TelemetryOptions, run};

@@ -1,10 +1,11 @@
 //! Writing what happens while it happens: the event log and periodic telemetry.
 //!
-//! Workers run ahead of each other, so their events are buffered until none can add an earlier one, and
-//! then written in order of time and worker.
+//! Rank groups run ahead of each other, so their events are buffered until none can add an earlier one, and
+//! then written in order of time, worker and rank.
 
 use crate::error::SimError;
-use crate::worker::Worker;
+use crate::group::Group;
+use crate::lane::Lane;
 use std::collections::VecDeque;
 use std::io::Write;
 use windtunnel_engine::{KvEvents, Nanos, RequestId};
@@ -13,7 +14,7 @@ use windtunnel_report::{EventLog, PassStamp, Role, TelemetrySample, TelemetryWri
 /// Time between two flushes of the event log while nothing arrives.
 const EVENT_WINDOW: Nanos = Nanos(1_000_000_000);
 
-/// One worker's events that are not yet written.
+/// One rank's events that are not yet written.
 #[derive(Default)]
 pub(crate) struct EventBuffer {
     entries: Vec<Entry>,
@@ -82,9 +83,10 @@ impl<'a> Telemetry<'a> {
 }
 
 impl Telemetry<'_> {
-    fn sample(&mut self, workers: &[Worker], now: Nanos) -> Result<(), SimError> {
+    fn sample(&mut self, groups: &[Group], now: Nanos) -> Result<(), SimError> {
         self.last = Some(now);
-        workers.iter().try_for_each(|w| self.writer.sample(&sample(w, now))).map_err(SimError::Telemetry)
+        let mut lanes = groups.iter().flat_map(Group::lanes);
+        lanes.try_for_each(|lane| self.writer.sample(&sample(lane, now))).map_err(SimError::Telemetry)
     }
 }
 
@@ -96,37 +98,37 @@ pub(crate) struct Observer<'a> {
 }
 
 impl Observer<'_> {
-    /// The next instant at which all workers have to be looked at.
+    /// The next instant at which all groups have to be looked at.
     pub(crate) fn next_instant(&self) -> Nanos {
         let events = self.events.as_ref().map_or(Nanos::NEVER, |e| e.next);
         let telemetry = self.telemetry.as_ref().map_or(Nanos::NEVER, |t| t.next);
         events.min(telemetry)
     }
 
-    /// Looks at the workers, which all have settled at `now`, the instant announced last.
-    pub(crate) fn look(&mut self, workers: &mut [Worker], now: Nanos) -> Result<(), SimError> {
+    /// Looks at the groups, which all have settled at `now`, the instant announced last.
+    pub(crate) fn look(&mut self, groups: &mut [Group], now: Nanos) -> Result<(), SimError> {
         if let Some(telemetry) = &mut self.telemetry
             && telemetry.next == now
         {
             telemetry.next = now + telemetry.interval;
-            telemetry.sample(workers, now)?;
+            telemetry.sample(groups, now)?;
         }
         if let Some(events) = &mut self.events
             && events.next == now
         {
             events.next = now + EVENT_WINDOW;
-            self.write_events(workers)?;
+            self.write_events(groups)?;
         }
         Ok(())
     }
 
     /// The run ended at `end`: a last sample, all events, and everything handed on to its destination.
-    pub(crate) fn finish(&mut self, workers: &mut [Worker], end: Nanos) -> Result<(), SimError> {
-        self.write_events(workers)?;
+    pub(crate) fn finish(&mut self, groups: &mut [Group], end: Nanos) -> Result<(), SimError> {
+        self.write_events(groups)?;
         if let Some(telemetry) = &mut self.telemetry
             && telemetry.last != Some(end)
         {
-            telemetry.sample(workers, end)?;
+            telemetry.sample(groups, end)?;
         }
         if let Some(events) = self.events.take() {
             events.log.into_inner().flush().map_err(SimError::Events)?;
@@ -138,20 +140,20 @@ impl Observer<'_> {
     }
 
     /// Writes all events buffered so far.
-    fn write_events(&mut self, workers: &mut [Worker]) -> Result<(), SimError> {
+    fn write_events(&mut self, groups: &mut [Group]) -> Result<(), SimError> {
         let Some(Events { log, .. }) = &mut self.events else { return Ok(()) };
-        let mut all: Vec<(u32, Entry)> = Vec::new();
-        for worker in workers {
-            let index = worker.index();
-            if let Some(buffer) = worker.events() {
-                all.extend(buffer.entries.drain(..).map(|entry| (index, entry)));
+        let mut all: Vec<((u32, u32), Entry)> = Vec::new();
+        for lane in groups.iter_mut().flat_map(Group::lanes_mut) {
+            let at = (lane.row().worker, lane.row().rank);
+            if let Some(buffer) = lane.events() {
+                all.extend(buffer.entries.drain(..).map(|entry| (at, entry)));
             }
         }
-        // Stable: what one worker did at one instant keeps its order.
-        all.sort_by_key(|(worker, entry)| (entry.time, *worker));
-        for (worker, entry) in all {
+        // Stable: what one rank did at one instant keeps its order.
+        all.sort_by_key(|(at, entry)| (entry.time, *at));
+        for ((worker, rank), entry) in all {
             let stamp =
-                PassStamp { role: Role::Aggregated, worker, rank: 0, pass: entry.pass, time: entry.time };
+                PassStamp { role: Role::Aggregated, worker, rank, pass: entry.pass, time: entry.time };
             match entry.what {
                 What::Cache(events) => log.kv(&stamp, &events),
                 What::Preempted(id) => log.preempted(&stamp, id),
@@ -162,13 +164,13 @@ impl Observer<'_> {
     }
 }
 
-fn sample(worker: &Worker, time: Nanos) -> TelemetrySample {
-    let (stats, row) = (worker.stats(), worker.row());
+fn sample(lane: &Lane, time: Nanos) -> TelemetrySample {
+    let (stats, row) = (lane.stats(), lane.row());
     TelemetrySample {
         time,
         role: Role::Aggregated,
-        worker: worker.index(),
-        rank: 0,
+        worker: row.worker,
+        rank: row.rank,
         running: stats.running as u64,
         waiting: stats.waiting as u64,
         kv_blocks_used: u64::from(stats.used_blocks),
@@ -177,6 +179,6 @@ fn sample(worker: &Worker, time: Nanos) -> TelemetrySample {
         prefill_tokens: row.prefill_tokens,
         decode_tokens: row.decode_tokens,
         preemptions: stats.preemptions,
-        busy: worker.busy(time),
+        busy: lane.busy(time),
     }
 }

@@ -1,16 +1,20 @@
-//! The loop of a run: arrivals meet workers.
+//! The loop of a run: arrivals meet rank groups.
+//!
+//! A rank group is what has a clock of its own: a worker whose ranks step together is one, and so is each
+//! rank of another worker.
 
 use crate::error::SimError;
+use crate::group::{Group, GroupOptions};
 use crate::observer::{Events, Observer, Telemetry};
-use crate::worker::Worker;
+use crate::placement::Placer;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Experiment, Pace, Semantics, Workload};
-use windtunnel_engine::{Nanos, Stepper};
-use windtunnel_report::{CollectorOptions, PercentileMethod, Pool, Report, RunEnd, Sla};
+use windtunnel_engine::{Nanos, Rejection, Stepper};
+use windtunnel_report::{CollectorOptions, PercentileMethod, Pool, Refusal, Report, RunEnd, Sla};
 use windtunnel_router::RoundRobin;
 use windtunnel_traffic::{Arrival, Source};
 
@@ -74,14 +78,16 @@ pub fn run<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Repor
 
 struct Run<'a> {
     deployment: &'a Deployment,
-    workers: Vec<Worker>,
+    /// By worker and rank.
+    groups: Vec<Group>,
     router: RoundRobin,
+    placer: Placer,
     observer: Observer<'a>,
     progress: Option<&'a mut dyn FnMut(Progress)>,
     interrupt: Arc<AtomicBool>,
     sent: u64,
     cutoff: Nanos,
-    /// Closed loop: when workers next do something. An entry that no longer holds is dropped when seen.
+    /// Closed loop: when groups next do something. An entry that no longer holds is dropped when seen.
     agenda: BinaryHeap<Reverse<(Nanos, usize)>>,
 }
 
@@ -92,13 +98,19 @@ impl<'a> Run<'a> {
             Some(bound) => Sla::E2e(bound),
             None => Sla::Tokens { ttft: sla.ttft, itl: sla.itl },
         });
-        let collector = CollectorOptions { sla, capture: options.capture };
-        let workers = (0..deployment.replicas.get())
-            .map(|index| {
-                let log_events = options.events.is_some();
-                let interrupt = options.interrupt.clone();
-                Worker::new(index, deployment, options.stepper, collector, log_events, interrupt)
+        let group_options = GroupOptions {
+            stepper: options.stepper,
+            collector: CollectorOptions { sla, capture: options.capture },
+            log_events: options.events.is_some(),
+            interrupt: options.interrupt.clone(),
+        };
+        let placer = Placer::new(deployment);
+        let ranks = placer.ranks_per_group();
+        let groups = (0..deployment.replicas.get())
+            .flat_map(|worker| {
+                (0..deployment.ranks.get()).step_by(ranks as usize).map(move |first| (worker, first))
             })
+            .map(|(worker, first)| Group::new(worker, first, ranks, deployment, &group_options))
             .collect::<Result<_, _>>()?;
         let observer = Observer {
             events: options.events.map(Events::new),
@@ -106,8 +118,9 @@ impl<'a> Run<'a> {
         };
         Ok(Run {
             deployment,
-            workers,
+            groups,
             router: RoundRobin::new(),
+            placer,
             observer,
             progress: options.progress,
             interrupt: options.interrupt,
@@ -124,18 +137,18 @@ impl<'a> Run<'a> {
             Pace::Concurrency(seats) => self.closed_loop(&mut source, u64::from(seats.get()))?,
         }
         self.check_interrupt()?;
-        let unfinished: u64 = self.workers.iter().map(|w| w.unfinished() as u64).sum();
+        let unfinished: u64 = self.groups.iter().map(|g| g.unfinished() as u64).sum();
         if unfinished > 0 && self.cutoff == Nanos::NEVER {
-            let mut requests: Vec<u64> = self.workers.iter().flat_map(Worker::unfinished_requests).collect();
+            let mut requests: Vec<u64> = self.groups.iter().flat_map(Group::unfinished_requests).collect();
             requests.sort_unstable();
             return Err(SimError::Stuck { requests });
         }
         // A run that was cut off lasted until then; any other one until its last pass or arrival.
         let end = match unfinished {
-            0 => self.workers.iter().map(Worker::now).max().unwrap_or(Nanos::ZERO),
+            0 => self.groups.iter().map(Group::now).max().unwrap_or(Nanos::ZERO),
             _ => self.cutoff,
         };
-        self.observer.finish(&mut self.workers, end)?;
+        self.observer.finish(&mut self.groups, end)?;
         Ok(self.report(unfinished, end))
     }
 
@@ -157,14 +170,14 @@ impl<'a> Run<'a> {
                 break;
             }
             self.settle(next);
-            if !self.busy() && self.workers.iter().all(|w| w.now() < next) {
+            if !self.busy() && self.groups.iter().all(|g| g.now() < next) {
                 break;
             }
-            self.observer.look(&mut self.workers, next)?;
+            self.observer.look(&mut self.groups, next)?;
             self.check_interrupt()?;
         }
-        for at in 0..self.workers.len() {
-            self.workers[at].run_until(cutoff, false);
+        for at in 0..self.groups.len() {
+            self.groups[at].run_until(cutoff, false);
             self.tick(cutoff)?;
         }
         Ok(())
@@ -182,50 +195,50 @@ impl<'a> Run<'a> {
             let mut ended_at = now;
             let mut due = vec![at];
             if others > now {
-                // Alone until another worker does something, unless a request ends.
+                // Alone until another group does something, unless a request ends.
                 let horizon = others.min(self.cutoff).min(self.observer.next_instant());
-                self.workers[at].run_until(horizon, true);
-                ended_at = self.workers[at].now();
+                self.groups[at].run_until(horizon, true);
+                ended_at = self.groups[at].now();
             }
             // Pass ends of one instant come before what follows from any of them.
             self.take_due(ended_at, &mut due);
-            for &worker in &due {
-                self.workers[worker].run_until(ended_at, false);
+            for &group in &due {
+                self.groups[group].run_until(ended_at, false);
             }
-            let ended: u64 = due.iter().map(|&worker| self.workers[worker].take_ended()).sum();
+            let ended: u64 = due.iter().map(|&group| self.groups[group].take_ended()).sum();
             if ended == 0 {
-                for &worker in &due {
-                    self.workers[worker].schedule_at(now);
+                for &group in &due {
+                    self.groups[group].schedule_at(now);
                 }
             }
-            due.into_iter().for_each(|worker| self.note_due(worker));
+            due.into_iter().for_each(|group| self.note_due(group));
             self.fill(source, ended, ended_at)?;
             self.check_interrupt()?;
         }
         Ok(())
     }
 
-    /// Enters when a worker next does something.
-    fn note_due(&mut self, worker: usize) {
-        let instant = self.workers[worker].next_instant();
+    /// Enters when a group next does something.
+    fn note_due(&mut self, group: usize) {
+        let instant = self.groups[group].next_instant();
         if instant < Nanos::NEVER {
-            self.agenda.push(Reverse((instant, worker)));
+            self.agenda.push(Reverse((instant, group)));
         }
     }
 
-    /// The worker that does something next, the first of several, and when.
+    /// The group that does something next, the first of several, and when.
     fn next_due(&mut self) -> Option<(Nanos, usize)> {
-        while let Some(&Reverse((instant, worker))) = self.agenda.peek() {
-            if self.workers[worker].next_instant() == instant {
-                return Some((instant, worker));
+        while let Some(&Reverse((instant, group))) = self.agenda.peek() {
+            if self.groups[group].next_instant() == instant {
+                return Some((instant, group));
             }
-            // The worker has moved on since, and another entry says to when.
+            // The group has moved on since, and another entry says to when.
             self.agenda.pop();
         }
         None
     }
 
-    /// The same among the workers other than `but`, whose entries are taken out.
+    /// The same among the groups other than `but`, whose entries are taken out.
     fn next_due_but(&mut self, but: usize) -> Option<(Nanos, usize)> {
         loop {
             let next = self.next_due()?;
@@ -236,15 +249,15 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes out the workers that do something at `instant`.
+    /// Takes out the groups that do something at `instant`.
     fn take_due(&mut self, instant: Nanos, into: &mut Vec<usize>) {
-        while let Some((due, worker)) = self.next_due()
+        while let Some((due, group)) = self.next_due()
             && due <= instant
         {
             self.agenda.pop();
-            into.push(worker);
+            into.push(group);
         }
-        // A worker may have several entries for one instant.
+        // A group may have several entries for one instant.
         into.sort_unstable();
         into.dedup();
     }
@@ -256,19 +269,30 @@ impl<'a> Run<'a> {
             let Some(arrival) = source.next() else { return Ok(()) };
             let mut arrival = arrival?;
             arrival.request.arrival = now;
-            let worker = self.send(arrival, now)?;
-            seats += self.workers[worker].take_ended();
-            self.note_due(worker);
+            let group = self.send(arrival, now)?;
+            seats += self.groups[group].take_ended();
+            self.note_due(group);
         }
         Ok(())
     }
 
-    /// Places a request on a worker, and tells which.
+    /// Places a request on a rank, and tells of which group.
     fn send(&mut self, arrival: Arrival, now: Nanos) -> Result<usize, SimError> {
-        let at = self.router.pick(self.deployment.replicas) as usize;
-        let worker = &mut self.workers[at];
-        worker.run_until(now, false);
-        worker.submit(arrival, now);
+        let worker = self.router.pick(self.deployment.replicas);
+        let at = match self.placer.place(worker, arrival.dp_rank, now, &mut self.groups) {
+            Ok((at, lane)) => {
+                let group = &mut self.groups[at];
+                group.run_until(now, false);
+                group.submit(lane, arrival, now);
+                at
+            }
+            Err((at, reason)) => {
+                let group = &mut self.groups[at];
+                group.run_until(now, false);
+                group.refuse(&refusal(arrival, now, reason));
+                at
+            }
+        };
         self.sent += 1;
         if self.sent.is_multiple_of(PROGRESS_STEP) {
             self.tick(now)?;
@@ -277,7 +301,7 @@ impl<'a> Run<'a> {
     }
 
     fn busy(&self) -> bool {
-        self.workers.iter().any(|w| w.next_instant() < Nanos::NEVER)
+        self.groups.iter().any(|g| g.next_instant() < Nanos::NEVER)
     }
 
     /// Lets the observer look at all instants before `now`.
@@ -288,17 +312,17 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             self.settle(instant);
-            self.observer.look(&mut self.workers, instant)?;
+            self.observer.look(&mut self.groups, instant)?;
             self.check_interrupt()?;
         }
     }
 
-    /// Lets every worker do all that it does up to and at `instant`.
+    /// Lets every group do all that it does up to and at `instant`.
     fn settle(&mut self, instant: Nanos) {
-        for worker in &mut self.workers {
-            worker.run_until(instant, false);
-            while worker.schedule_at(instant) {
-                worker.run_until(instant, false);
+        for group in &mut self.groups {
+            group.run_until(instant, false);
+            while group.schedule_at(instant) {
+                group.run_until(instant, false);
             }
         }
     }
@@ -314,15 +338,14 @@ impl<'a> Run<'a> {
         if !self.interrupt.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let cause = |worker: &Worker| {
-            let index = worker.index();
-            if let Some(duration) = worker.endless() {
-                return Some(SimError::Endless { worker: index, duration });
+        let cause = |group: &Group| {
+            let worker = group.worker();
+            if let Some(duration) = group.endless() {
+                return Some(SimError::Endless { worker, duration });
             }
-            let requests = || worker.unfinished_requests();
-            worker.fruitless().then(|| SimError::Livelock { worker: index, requests: requests() })
+            group.fruitless().then(|| SimError::Livelock { worker, requests: group.unfinished_requests() })
         };
-        Err(self.workers.iter().find_map(cause).unwrap_or(SimError::Interrupted))
+        Err(self.groups.iter().find_map(cause).unwrap_or(SimError::Interrupted))
     }
 
     fn report(self, unfinished: u64, end: Nanos) -> Report {
@@ -341,6 +364,21 @@ impl<'a> Run<'a> {
             },
             percentiles,
         };
-        Report::new(self.workers.into_iter().map(|w| w.into_collector(end)), &run_end)
+        Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end)
+    }
+}
+
+/// A request that is refused before a rank is asked to take it.
+fn refusal(arrival: Arrival, now: Nanos, reason: Rejection) -> Refusal {
+    let Arrival { at: _, request, name, dp_rank: _ } = arrival;
+    Refusal {
+        id: request.id,
+        name,
+        placed: None,
+        arrival: now,
+        refused: now,
+        input_tokens: request.prompt_tokens,
+        requested_output_tokens: request.output.max_tokens,
+        reason,
     }
 }

@@ -38,4 +38,6 @@ pub struct Arrival {
     pub request: Request,
     /// The request's id in its file, where the file gives one.
     pub name: Option<Box<str>>,
+    /// The data-parallel rank of its worker that has to take it, where the file says so.
+    pub dp_rank: Option<u32>,
 }

@@ -41,9 +41,11 @@ pub struct RequestLine {
     /// Whether the end-of-sequence token is ignored. Outputs are planned, so this never shortens one;
     /// SGLang reserves memory by it.
     pub ignore_eos: Option<bool>,
+    /// The data-parallel rank of its worker that has to take it, from 0.
+    pub dp_rank: Option<u32>,
 }
 
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     "id",
     "prompt_token_ids",
     "max_tokens",
@@ -55,6 +57,7 @@ const KNOWN: [&str; 11] = [
     "abort_step",
     "abort_ms",
     "ignore_eos",
+    "dp_rank",
 ];
 
 /// Output token of a position behind a given list of output tokens.
@@ -204,6 +207,7 @@ fn check_type(field: &str, value: &Value) -> Result<(), Fault> {
         "arrival_step" | "abort_step" => fields::integer(field, value, 0, u64::MAX).map(drop),
         "priority" => fields::signed(field, value).map(drop),
         "ignore_eos" => fields::boolean(field, value).map(drop),
+        "dp_rank" => fields::integer(field, value, 0, u32::MAX.into()).map(drop),
         _ => Err(fields::unknown(field, &KNOWN)),
     }
 }
@@ -319,7 +323,7 @@ impl RequestStream {
         let at = self.times.at("arrival_ms", line.arrival_ms)?;
         let ordinal = self.next;
         self.next += 1;
-        let name = std::mem::take(&mut line.id);
-        Ok(Arrival { at, request: line.into_request(ordinal, at), name: Some(name) })
+        let (name, dp_rank) = (std::mem::take(&mut line.id), line.dp_rank);
+        Ok(Arrival { at, request: line.into_request(ordinal, at), name: Some(name), dp_rank })
     }
 }

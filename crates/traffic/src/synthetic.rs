@@ -69,6 +69,6 @@ impl SyntheticStream {
             priority: 0,
             tie: ordinal,
         };
-        Some(Ok(Arrival { at, request, name: None }))
+        Some(Ok(Arrival { at, request, name: None, dp_rank: None }))
     }
 }

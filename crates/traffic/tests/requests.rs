@@ -134,7 +134,7 @@ fn a_stop_token_ends_the_output_where_it_first_comes() {
 #[test]
 fn the_reader_gives_every_field() {
     let line = r#"{"id":"a","prompt_token_ids":[1],"max_tokens":3,"output_token_ids":null,"arrival_step":4,
-        "priority":-1,"stop_token_ids":[2],"abort_step":9,"abort_ms":1.5,"ignore_eos":true}"#
+        "priority":-1,"stop_token_ids":[2],"abort_step":9,"abort_ms":1.5,"ignore_eos":true,"dp_rank":3}"#
         .replace('\n', " ");
     let expected = RequestLine {
         id: "a".into(),
@@ -148,6 +148,7 @@ fn the_reader_gives_every_field() {
         abort_step: Some(9),
         abort_ms: Some(1.5),
         ignore_eos: Some(true),
+        dp_rank: Some(3),
     };
     assert_eq!(lines(&[&line]).unwrap(), [expected]);
 }
@@ -174,11 +175,11 @@ fn bad_lines_are_refused_with_field_value_and_remedy() {
         (with(r#""max_tokens":4"#), "max_tokens: given twice; allowed is once"),
         (
             with(r#""remote_decode":true"#),
-            "remote_decode: unknown field; known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos",
+            "remote_decode: unknown field; known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank",
         ),
         (
             with(r#""stop_tokens_ids":[]"#),
-            "stop_tokens_ids: unknown field; did you mean stop_token_ids? known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos",
+            "stop_tokens_ids: unknown field; did you mean stop_token_ids? known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank",
         ),
         (
             r#"{"id":"b","prompt_token_ids":[],"max_tokens":3}"#.into(),

@@ -32,8 +32,15 @@ enum Step {
 impl Rank {
     /// Decides the next pass and takes the blocks for it.
     pub fn schedule(&mut self) -> &Scheduled {
+        self.schedule_throttled(false)
+    }
+
+    /// The same, and holds prefill back if `throttle` is set, as the engine core of a data-parallel rank
+    /// asks for (vLLM `schedule(throttle_prefills)`): while something decodes, and unless the last pass that
+    /// held nothing back left requests waiting.
+    pub fn schedule_throttled(&mut self, throttle: bool) -> &Scheduled {
         self.scheduled.clear();
-        let mut round = self.open_round();
+        let mut round = self.open_round(throttle);
         self.schedule_running(&mut round);
         if self.scheduled.preempted.is_empty() {
             self.admit_waiting(&mut round);
@@ -42,7 +49,7 @@ impl Rank {
         &self.scheduled
     }
 
-    fn open_round(&mut self) -> Round {
+    fn open_round(&mut self, throttle: bool) -> Round {
         let budget = self.config.max_num_batched_tokens;
         let eligible = self.unfinished() as u32;
         let mut threshold = if eligible > 1 { self.config.long_prefill_token_threshold } else { 0 };
@@ -52,9 +59,9 @@ impl Rank {
         // The local prefill cadence: hold prefill back until the interval has passed, while something
         // decodes, unless the last release could not drain the waiting queue.
         let interval = i64::from(self.config.prefill_schedule_interval);
-        let defer_prefills = interval > 1
+        let local = interval > 1 && self.executed_passes as i64 + 1 - self.last_prefill_pass < interval;
+        let defer_prefills = (throttle || local)
             && !self.prefill_capacity_bound
-            && self.executed_passes as i64 + 1 - self.last_prefill_pass < interval
             && self.running.iter().any(|&s| !self.sequences[s as usize].prefill_chunk);
         Round {
             pass: self.flight.fresh(),

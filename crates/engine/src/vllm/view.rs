@@ -59,6 +59,11 @@ impl Rank {
         self.sequences[slot.0 as usize].preemptions
     }
 
+    /// Whether the last pass that held no prefill back left requests waiting (vLLM `prefill_capacity_bound`).
+    pub fn prefill_capacity_bound(&self) -> bool {
+        self.prefill_capacity_bound
+    }
+
     /// Physical blocks it holds, in order.
     pub fn blocks(&self, slot: Slot) -> &[u32] {
         &self.sequences[slot.0 as usize].blocks

@@ -93,6 +93,6 @@ impl MooncakeStream {
             priority: self.row.priority,
             tie: ordinal,
         };
-        Ok(Arrival { at, request, name: self.row.name.take() })
+        Ok(Arrival { at, request, name: self.row.name.take(), dp_rank: None })
     }
 }

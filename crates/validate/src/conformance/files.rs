@@ -58,6 +58,8 @@ pub(super) fn read_requests(path: &Path) -> Result<Vec<RequestLine>, Conformance
             "abort_ms: a scenario aborts by abort_step".into()
         } else if request.arrival_ms.is_some() && request.arrival_step.is_some() {
             "arrival_step: arrival_ms is given too; a request has one of them".into()
+        } else if request.dp_rank.is_some() {
+            "dp_rank: a scenario drives one rank".into()
         } else {
             continue;
         };

@@ -97,17 +97,21 @@ impl<'a> Replay<'a> {
         let (mut step, mut now, mut idle, mut stuck) = (0, 0.0f64, 0, false);
         let mut queue: VecDeque<Pending> = VecDeque::new();
         let mut busy_until = 0.0f64;
+        // The step counter of a data-parallel engine; it begins anew whenever all is done.
+        let mut counter = 0;
         while step < max_steps {
             let arrived = self.admit(now, step)?;
             if !self.rank.has_work() && queue.is_empty() {
+                counter = 0;
                 if !self.arrivals.skip_to_next(&mut now, &mut step) {
                     break;
                 }
                 continue;
             }
             if self.rank.has_work() {
-                let mut pending = self.schedule(now, step, arrived);
+                let mut pending = self.schedule(now, step, arrived, counter);
                 step += 1;
+                counter += 1;
                 let tokens = pending.step.total;
                 let start = if asynchronous { now.max(busy_until) } else { now };
                 busy_until = start + clock.pass_ms(tokens);
@@ -179,9 +183,11 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn schedule(&mut self, now: f64, step: u64, arrived: Vec<String>) -> Pending {
+    fn schedule(&mut self, now: f64, step: u64, arrived: Vec<String>, counter: u64) -> Pending {
         let free_before = self.rank.free_blocks();
-        self.rank.schedule();
+        let interval = u64::from(self.settings.dp_prefill_interval);
+        let throttle = !counter.is_multiple_of(interval);
+        self.rank.schedule_throttled(throttle);
         let scheduled = self.rank.scheduled();
         let admitted = scheduled.admitted.clone();
         let mut preempted: Vec<usize> = scheduled.preempted.iter().map(|&slot| self.request(slot)).collect();
@@ -225,6 +231,8 @@ impl<'a> Replay<'a> {
             running: self.names(self.rank.running()),
             waiting: self.names(self.rank.waiting()),
             sampled: sampled.iter().map(|&r| self.name(r)).collect(),
+            throttle: (interval > 1).then_some(throttle),
+            capacity_bound: (interval > 1).then(|| self.rank.prefill_capacity_bound()),
             blocks: self.settings.dump_free_queue.then(|| {
                 Ordered(
                     batch

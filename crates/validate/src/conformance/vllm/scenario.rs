@@ -46,6 +46,9 @@ pub struct Settings {
     pub scheduler_reserve_full_isl: bool,
     /// Prefill cadence.
     pub prefill_schedule_interval: u32,
+    /// The prefill cadence of data-parallel ranks, by the number of the step.
+    #[serde(skip_serializing_if = "is_one")]
+    pub dp_prefill_interval: u32,
     /// Record KV events.
     pub kv_events: bool,
     /// Record block ids and the free queue.
@@ -74,6 +77,10 @@ pub enum PolicyName {
     Priority,
 }
 
+fn is_one(interval: &u32) -> bool {
+    *interval == 1
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -93,6 +100,7 @@ impl Default for Settings {
             watermark: 0.0,
             scheduler_reserve_full_isl: true,
             prefill_schedule_interval: 1,
+            dp_prefill_interval: 1,
             kv_events: true,
             dump_free_queue: false,
             step_ms_base: 10.0,
@@ -108,6 +116,9 @@ impl Settings {
     pub(in crate::conformance) fn read(file: &ConfigFile) -> Result<Settings, ConformanceError> {
         let settings: Settings = file.parse()?;
         settings.clock().check(file)?;
+        if settings.dp_prefill_interval == 0 {
+            return Err(file.fault("dp_prefill_interval", "0 must be at least 1".into()));
+        }
         Ok(settings)
     }
 

@@ -41,6 +41,10 @@ pub struct Step {
     pub waiting: Vec<String>,
     pub sampled: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttle: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_bound: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Ordered<Vec<u32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub t_start_ms: Option<f64>,

@@ -1,0 +1,375 @@
+//! A rank group in virtual time: the ranks that start their passes together, one or several.
+//!
+//! The group has the clock of its ranks: they choose their batches independently at the same instant, and
+//! the pass of all of them ends with that of the slowest. A group of one is a rank on its own clock. Who
+//! sends it requests, and up to when it may run, the run decides; it tells the run when it next does
+//! something.
+
+use crate::lane::Lane;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use windtunnel_config::{Deployment, Placement};
+use windtunnel_engine::{ConfigError, DecodeSet, MAX_NANOS, Nanos, Shape, Stepper};
+use windtunnel_perf::TimingModel;
+use windtunnel_report::{Collector, CollectorOptions, Refusal};
+use windtunnel_router::{GroupStep, LoadReport};
+use windtunnel_traffic::Arrival;
+
+/// Passes without tokens in a row, at one instant, after which a group is idle until something arrives:
+/// as many as can be in flight, plus one that shows that nothing changed.
+const EMPTY_PASSES: u32 = 3;
+
+/// What every group of a run is made with.
+#[derive(Clone)]
+pub(crate) struct GroupOptions {
+    pub(crate) stepper: Stepper,
+    pub(crate) collector: CollectorOptions,
+    pub(crate) log_events: bool,
+    pub(crate) interrupt: Arc<AtomicBool>,
+}
+
+/// Ranks of one worker that step together.
+pub(crate) struct Group {
+    worker: u32,
+    /// At least one.
+    lanes: Vec<Lane>,
+    timing: TimingModel,
+    depth: usize,
+    /// The instant reached: of the last pass end or arrival.
+    now: Nanos,
+    /// When `schedule` is due. Arrivals of that instant come first.
+    due: Option<Nanos>,
+    /// End of the newest pass in flight.
+    busy_until: Nanos,
+    empty_passes: u32,
+    /// Counts the calls of `schedule`, and begins anew whenever all ranks are done.
+    step: GroupStep,
+    /// Of vLLM, for several ranks: prefill begins only at steps that are multiples of this.
+    prefill_interval: u64,
+    collector: Collector,
+    /// Requests ended since the run last asked.
+    ended: u64,
+    /// What the ranks have told the balancer and it has not taken, where there is one.
+    reports: Option<Vec<LoadReport>>,
+    /// Stops the run: raised from outside, or here when a pass would end beyond all time.
+    interrupt: Arc<AtomicBool>,
+    endless: Option<Nanos>,
+    /// Scratch: the lanes that take part in a stretch, and what they decode in its next pass.
+    stretch: Vec<(usize, DecodeSet)>,
+}
+
+impl Group {
+    /// `ranks` ranks of `worker`, from rank `first` on.
+    pub(crate) fn new(
+        worker: u32,
+        first: u32,
+        ranks: u32,
+        deployment: &Deployment,
+        options: &GroupOptions,
+    ) -> Result<Group, ConfigError> {
+        let mut config = deployment.engine.clone();
+        let prefill_interval = if ranks > 1 { u64::from(config.take_prefill_interval()) } else { 1 };
+        let depth = config.depth();
+        let lane = |index| Lane::new(worker, index, config.clone(), options.stepper, options.log_events);
+        let reports = deployment.ranks.get() > 1 && deployment.placement == Placement::VllmBalancer;
+        Ok(Group {
+            worker,
+            lanes: (first..first + ranks).map(lane).collect::<Result<_, _>>()?,
+            timing: deployment.timing,
+            depth,
+            now: Nanos::ZERO,
+            due: None,
+            busy_until: Nanos::ZERO,
+            empty_passes: 0,
+            step: GroupStep::default(),
+            prefill_interval,
+            collector: Collector::new(options.collector),
+            ended: 0,
+            reports: reports.then(Vec::new),
+            interrupt: options.interrupt.clone(),
+            endless: None,
+            stretch: Vec::new(),
+        })
+    }
+
+    fn in_flight(&self) -> usize {
+        self.lanes[0].flying.len()
+    }
+
+    /// End of the oldest pass in flight.
+    fn next_end(&self) -> Option<Nanos> {
+        self.lanes[0].flying.front().map(|pass| pass.end)
+    }
+
+    fn has_work(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.rank.has_work())
+    }
+
+    /// When it next does something, [`Nanos::NEVER`] if nothing is due.
+    pub(crate) fn next_instant(&self) -> Nanos {
+        self.due.or_else(|| self.next_end()).unwrap_or(Nanos::NEVER)
+    }
+
+    /// Hands over a request to the lane `lane` at `now`, to which the group has been advanced. A refused
+    /// request is recorded and has ended.
+    pub(crate) fn submit(&mut self, lane: usize, arrival: Arrival, now: Nanos) {
+        self.now = now;
+        if !self.lanes[lane].submit(arrival, now, &mut self.collector) {
+            self.ended += 1;
+            return;
+        }
+        self.empty_passes = 0;
+        if self.in_flight() == 0 && self.due.is_none() {
+            self.due = Some(now);
+        }
+    }
+
+    /// Records a request that none of the worker's ranks was asked to take.
+    pub(crate) fn refuse(&mut self, refusal: &Refusal) {
+        self.now = refusal.refused;
+        self.collector.rejected(refusal);
+        self.ended += 1;
+    }
+
+    /// Runs up to `horizon`: completes the passes that end by then, and schedules those whose instant
+    /// lies before it, for at that instant others may still have something to say. Returns early after
+    /// a pass with which a request ended if `until_end` is set, and when the run is interrupted.
+    pub(crate) fn run_until(&mut self, horizon: Nanos, until_end: bool) {
+        while !self.interrupt.load(Ordering::Relaxed) {
+            match self.due {
+                Some(now) if now < horizon => {
+                    self.report(now, self.step);
+                    if !self.run_stretch(now, horizon) {
+                        self.schedule(now);
+                    }
+                }
+                Some(_) => return,
+                None => match self.next_end() {
+                    Some(end) if end <= horizon => {
+                        self.complete(end);
+                        if until_end && self.ended > 0 {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
+            }
+        }
+    }
+
+    /// Takes the schedule call that is due at `now`, if one is. True if so.
+    pub(crate) fn schedule_at(&mut self, now: Nanos) -> bool {
+        match self.due {
+            Some(due) if due <= now => {
+                self.report(due, self.step);
+                self.schedule(due);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn schedule(&mut self, now: Nanos) {
+        let throttle = self.prefill_interval > 1 && !self.step.step.is_multiple_of(self.prefill_interval);
+        let start = now.max(self.busy_until);
+        let mut longest = Nanos::ZERO;
+        let (mut tokens, mut prefill_tokens, mut fruitless) = (0, 0, false);
+        for lane in &mut self.lanes {
+            let part = lane.schedule(throttle, start, &self.timing);
+            longest = longest.max(part.duration);
+            tokens += part.tokens;
+            prefill_tokens += part.prefill_tokens;
+            fruitless |= part.fruitless;
+        }
+        let end = start + longest;
+        for pass in self.lanes.iter_mut().filter_map(|lane| lane.flying.back_mut()) {
+            pass.end = end;
+        }
+        if prefill_tokens > 0 && self.lanes.len() > 1 {
+            self.lanes.iter_mut().for_each(|lane| lane.rank.arm_prefill_decode_interval());
+        }
+        if end.0 >= MAX_NANOS {
+            self.endless = Some(longest);
+        }
+        if fruitless || self.endless.is_some() {
+            self.interrupt.store(true, Ordering::Relaxed);
+        }
+        let step = self.step;
+        self.step.step += 1;
+        self.busy_until = end;
+        self.empty_passes = if tokens == 0 { self.empty_passes + 1 } else { 0 };
+        let another = self.in_flight() < self.depth && self.has_work();
+        self.due = another.then_some(now);
+        if another {
+            self.report(now, step);
+        }
+    }
+
+    /// Completes the oldest pass in flight, which ends at `now`.
+    fn complete(&mut self, now: Nanos) {
+        self.now = now;
+        for lane in &mut self.lanes {
+            self.ended += lane.complete(now, &mut self.collector);
+        }
+        let step = GroupStep { step: self.step.step.saturating_sub(1), ..self.step };
+        self.report(now, step);
+        if self.has_work() {
+            // With nothing in flight, empty passes would follow each other for ever.
+            let idle = self.in_flight() == 0 && self.empty_passes >= EMPTY_PASSES;
+            if !idle {
+                self.due = Some(now);
+            }
+        } else if self.in_flight() == 0 {
+            self.step = GroupStep { wave: self.step.wave + 1, step: 0 };
+        }
+    }
+
+    /// Lets the ranks tell the balancer, if there is one, what has changed.
+    fn report(&mut self, time: Nanos, step: GroupStep) {
+        let Some(reports) = &mut self.reports else { return };
+        for lane in &mut self.lanes {
+            if let Some(load) = lane.take_report() {
+                reports.push(LoadReport { time, rank: lane.row.rank, step, load });
+            }
+        }
+    }
+
+    /// Runs steady passes in one go, as far as they end by `horizon`. True if there was one.
+    fn run_stretch(&mut self, mut now: Nanos, horizon: Nanos) -> bool {
+        let Some(most) = self.open_stretch() else { return false };
+        let mut passes = 0;
+        // Start of the pass that is completed first; each of the others starts when the one before it ends.
+        let first_start = match self.lanes[0].flying.front() {
+            Some(pass) => pass.start,
+            None => now.max(self.busy_until),
+        };
+        let mut busy_until = self.busy_until;
+        while passes < most && now < horizon {
+            let mut duration = Nanos::ZERO;
+            for &(_, decode) in &self.stretch {
+                duration = duration.max(self.timing.pass_duration(&Shape { prefill: &[], decode }));
+            }
+            let end = now.max(busy_until) + duration;
+            // Synchronous: this pass ends before the next is scheduled. Asynchronous: the one before it.
+            let completed = if self.depth == 1 { end } else { busy_until };
+            if completed > horizon || end.0 >= MAX_NANOS {
+                break;
+            }
+            for (lane, decode) in &mut self.stretch {
+                let last_end = std::mem::replace(&mut self.lanes[*lane].last_end, completed);
+                self.collector.gap(completed.since(last_end), decode.count);
+                decode.grow();
+            }
+            busy_until = end;
+            now = completed;
+            passes += 1;
+        }
+        if passes == 0 {
+            return false;
+        }
+        for &(lane, decode) in &self.stretch {
+            let lane = &mut self.lanes[lane];
+            lane.rank.advance_steady(passes);
+            lane.row.passes += passes;
+            lane.row.decode_passes += passes;
+            lane.row.decode_tokens += passes * decode.count;
+            lane.row.busy += now.since(first_start);
+            lane.next_pass += passes;
+        }
+        for lane in &mut self.lanes {
+            if let Some(pass) = lane.flying.front_mut() {
+                pass.number = lane.next_pass.wrapping_sub(1);
+                (pass.start, pass.end) = (now, busy_until);
+            }
+        }
+        self.step.step += passes;
+        self.busy_until = busy_until;
+        self.now = now;
+        self.due = Some(now);
+        true
+    }
+
+    /// Finds out which lanes decode steadily from now on, and for how many passes all of them do. None if
+    /// another lane does something else, or nobody anything.
+    fn open_stretch(&mut self) -> Option<u64> {
+        // The cadence counts passes; where it is on, each of them is scheduled on its own.
+        if self.prefill_interval > 1 {
+            return None;
+        }
+        self.stretch.clear();
+        let mut most = u64::MAX;
+        for (index, lane) in self.lanes.iter().enumerate() {
+            match lane.rank.steady() {
+                Some(steady) => {
+                    most = most.min(steady.passes);
+                    self.stretch.push((index, steady.decode));
+                }
+                None if self.lanes.len() > 1 && lane.is_idle() => {}
+                None => return None,
+            }
+        }
+        (!self.stretch.is_empty()).then_some(most)
+    }
+
+    /// Requests that ended, or were refused, since the last call.
+    pub(crate) fn take_ended(&mut self) -> u64 {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// What the ranks have told the balancer since the last call, in order of time.
+    pub(crate) fn take_reports(&mut self) -> impl Iterator<Item = LoadReport> + '_ {
+        self.reports.iter_mut().flat_map(|reports| reports.drain(..))
+    }
+
+    /// Requests that have not ended.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.rank.unfinished()).sum()
+    }
+
+    /// Those of one lane.
+    pub(crate) fn unfinished_of(&self, lane: usize) -> usize {
+        self.lanes[lane].rank.unfinished()
+    }
+
+    /// The requests that have not ended, in order of their numbers.
+    pub(crate) fn unfinished_requests(&self) -> Vec<u64> {
+        let requests = self.lanes.iter().flat_map(|lane| lane.rank.unfinished_requests());
+        let mut ids: Vec<u64> = requests.map(|id| id.0).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// The instant reached.
+    pub(crate) fn now(&self) -> Nanos {
+        self.now
+    }
+
+    pub(crate) fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    pub(crate) fn lanes_mut(&mut self) -> &mut [Lane] {
+        &mut self.lanes
+    }
+
+    /// On one of the ranks, requests preempt each other without end and without a token.
+    pub(crate) fn fruitless(&self) -> bool {
+        self.lanes.iter().any(Lane::fruitless)
+    }
+
+    /// The duration of a pass that would end beyond all time, if there is one.
+    pub(crate) fn endless(&self) -> Option<Nanos> {
+        self.endless
+    }
+
+    /// The counters and what was collected, when the run ends at `end`.
+    pub(crate) fn into_collector(self, end: Nanos) -> Collector {
+        let mut collector = self.collector;
+        self.lanes.into_iter().for_each(|lane| collector.rank(lane.into_row(end)));
+        collector
+    }
+}

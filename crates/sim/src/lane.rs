@@ -1,0 +1,329 @@
+//! One rank in virtual time: its scheduler, its parts of the passes in flight, and the requests it serves.
+//!
+//! A lane does not know when anything is due: its rank group has the clock, and tells it the instants.
+
+use crate::observer::EventBuffer;
+use std::collections::VecDeque;
+use windtunnel_engine::{
+    ConfigError, FinishReason, Nanos, Outcome, Rank, RankConfig, RankStats, Scheduled, Stepper,
+};
+use windtunnel_perf::TimingModel;
+use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role};
+use windtunnel_router::RankLoad;
+use windtunnel_traffic::Arrival;
+
+/// Preemptions without an output token in between, beyond two for each request, after which a run is
+/// given up: no schedule that gets anywhere needs so many.
+const FRUITLESS_PREEMPTIONS: u64 = 10_000;
+
+/// A rank's part of a pass in flight, and what it adds to the counters when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flying {
+    /// The rank scheduled something, be it nothing. Otherwise only the others of its group do.
+    pub(crate) takes_part: bool,
+    /// Among the rank's own passes.
+    pub(crate) number: u64,
+    /// Of the group's pass.
+    pub(crate) start: Nanos,
+    /// Of the group's pass.
+    pub(crate) end: Nanos,
+    pub(crate) prefill_tokens: u64,
+    pub(crate) decode_tokens: u64,
+}
+
+impl Flying {
+    fn tokens(&self) -> u64 {
+        self.prefill_tokens + self.decode_tokens
+    }
+}
+
+/// What a rank adds to a pass of its group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) duration: Nanos,
+    pub(crate) tokens: u64,
+    pub(crate) prefill_tokens: u64,
+    /// Requests preempt each other without end and without a token.
+    pub(crate) fruitless: bool,
+}
+
+/// One rank of a group.
+pub(crate) struct Lane {
+    pub(crate) rank: Rank,
+    /// As many entries as its group has passes in flight.
+    pub(crate) flying: VecDeque<Flying>,
+    /// End of the pass with tokens completed last.
+    pub(crate) last_end: Nanos,
+    pub(crate) next_pass: u64,
+    /// Records of live requests, by slot.
+    live: Vec<RequestRecord>,
+    pub(crate) row: RankRow,
+    events: Option<EventBuffer>,
+    /// Preemptions since the last output token.
+    fruitless_preemptions: u64,
+    /// Running and waiting requests, as told to the balancer last.
+    reported: (usize, usize),
+}
+
+impl Lane {
+    pub(crate) fn new(
+        worker: u32,
+        index: u32,
+        mut config: RankConfig,
+        stepper: Stepper,
+        log_events: bool,
+    ) -> Result<Lane, ConfigError> {
+        config.set_kv_events(log_events);
+        let usable = u64::from(config.usable_blocks());
+        Ok(Lane {
+            flying: VecDeque::with_capacity(config.depth()),
+            rank: Rank::new(config, stepper)?,
+            last_end: Nanos::ZERO,
+            next_pass: 0,
+            live: Vec::new(),
+            row: RankRow::new(Role::Aggregated, worker, index, usable),
+            events: log_events.then(EventBuffer::default),
+            fruitless_preemptions: 0,
+            reported: (0, 0),
+        })
+    }
+
+    /// Takes over a request at `now`. False if it was refused, which is entered in `collector`.
+    pub(crate) fn submit(&mut self, arrival: Arrival, now: Nanos, collector: &mut Collector) -> bool {
+        let Arrival { at: _, request, name, dp_rank: _ } = arrival;
+        let (id, input, output) = (request.id, request.prompt_tokens, request.output.max_tokens);
+        let (worker, rank) = (self.row.worker, self.row.rank);
+        match self.rank.submit(request) {
+            Err(reason) => {
+                collector.rejected(&Refusal {
+                    id,
+                    name,
+                    placed: Some((worker, rank)),
+                    arrival: now,
+                    refused: now,
+                    input_tokens: input,
+                    requested_output_tokens: output,
+                    reason,
+                });
+                false
+            }
+            Ok(slot) => {
+                let record = RequestRecord {
+                    id,
+                    name,
+                    worker,
+                    rank,
+                    prefill_worker: None,
+                    arrival: now,
+                    dispatched: now,
+                    first_admit: None,
+                    first_token: None,
+                    second_token: None,
+                    last_token: None,
+                    terminal: now,
+                    input_tokens: input,
+                    requested_output_tokens: output,
+                    output_tokens: 0,
+                    first_admission_reused_tokens: 0,
+                    reused_tokens: 0,
+                    admissions: 0,
+                    preemptions: 0,
+                    finish_reason: FinishReason::Length,
+                };
+                match self.live.get_mut(slot.0 as usize) {
+                    Some(old) => *old = record,
+                    None => self.live.push(record),
+                }
+                true
+            }
+        }
+    }
+
+    /// Schedules its part of the pass that starts at `start`, if there is anything to schedule. When the
+    /// pass ends, the group says later, for it lasts as long as its longest part.
+    pub(crate) fn schedule(&mut self, throttle: bool, start: Nanos, timing: &TimingModel) -> Part {
+        let mut flying = Flying {
+            takes_part: false,
+            number: self.next_pass,
+            start,
+            end: start,
+            prefill_tokens: 0,
+            decode_tokens: 0,
+        };
+        if !self.rank.has_work() {
+            self.flying.push_back(flying);
+            return Part::default();
+        }
+        let scheduled = self.rank.schedule_throttled(throttle);
+        let duration = timing.pass_duration(&scheduled.shape());
+        flying.takes_part = true;
+        flying.prefill_tokens = scheduled.prefill_tokens;
+        flying.decode_tokens = scheduled.tokens - scheduled.prefill_tokens;
+        note_scheduled(scheduled, &mut self.live, start, self.last_end);
+        if let Some(events) = &mut self.events {
+            for slot in &scheduled.preempted {
+                events.preempted(flying.number, self.live[slot.0 as usize].id);
+            }
+        }
+        let preempted = scheduled.preempted.len() as u64;
+        self.fruitless_preemptions += preempted;
+        self.next_pass += 1;
+        self.flying.push_back(flying);
+        Part {
+            duration,
+            tokens: flying.tokens(),
+            prefill_tokens: flying.prefill_tokens,
+            fruitless: preempted > 0 && self.fruitless(),
+        }
+    }
+
+    /// Completes its part of the oldest pass in flight, which ends at `now`. Returns how many requests
+    /// ended with it.
+    pub(crate) fn complete(&mut self, now: Nanos, collector: &mut Collector) -> u64 {
+        let Some(pass) = self.flying.pop_front().filter(|pass| pass.takes_part) else { return 0 };
+        let outcome = self.rank.complete();
+        let ended = outcome.finished.len() as u64;
+        if outcome.steady_tokens > 0 || !outcome.tokens.is_empty() {
+            self.fruitless_preemptions = 0;
+        }
+        note_completed(outcome, &mut self.live, now, self.last_end, collector);
+        if pass.tokens() > 0 {
+            self.last_end = now;
+            count(&pass, &mut self.row);
+        }
+        if let Some(events) = &mut self.events {
+            events.published(now, pass.number, self.rank.events());
+            self.rank.clear_events();
+        }
+        ended
+    }
+
+    /// Nothing to schedule and nothing in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.rank.has_work() && self.flying.iter().all(|pass| !pass.takes_part)
+    }
+
+    /// What it has to tell the balancer: its load, if its counts have changed since it last did
+    /// (vLLM `_maybe_publish_request_counts`).
+    pub(crate) fn take_report(&mut self) -> Option<RankLoad> {
+        let stats = self.rank.stats();
+        let counts = (stats.running, stats.waiting);
+        if std::mem::replace(&mut self.reported, counts) == counts {
+            return None;
+        }
+        // As vLLM computes it.
+        let free = f64::from(stats.usable_blocks - stats.used_blocks);
+        Some(RankLoad {
+            waiting: counts.1 as u64,
+            running: counts.0 as u64,
+            kv_usage: 1.0 - free / f64::from(stats.usable_blocks),
+        })
+    }
+
+    pub(crate) fn stats(&self) -> RankStats {
+        self.rank.stats()
+    }
+
+    /// Counters so far.
+    pub(crate) fn row(&self) -> &RankRow {
+        &self.row
+    }
+
+    /// Time with a pass running that computes a token here, until `at`, which no completed pass lies behind.
+    pub(crate) fn busy(&self, at: Nanos) -> Nanos {
+        let running = |pass: &Flying| at.min(pass.end).since(pass.start);
+        let passes = self.flying.iter().filter(|pass| pass.tokens() > 0);
+        passes.fold(self.row.busy, |busy, pass| busy + running(pass))
+    }
+
+    /// Requests preempt each other without end and without a token.
+    pub(crate) fn fruitless(&self) -> bool {
+        self.fruitless_preemptions > FRUITLESS_PREEMPTIONS + 2 * self.rank.unfinished() as u64
+    }
+
+    pub(crate) fn events(&mut self) -> Option<&mut EventBuffer> {
+        self.events.as_mut()
+    }
+
+    /// The counters when the run ends at `end`.
+    pub(crate) fn into_row(mut self, end: Nanos) -> RankRow {
+        let stats = self.rank.stats();
+        self.row.busy = self.busy(end);
+        let mut row = self.row;
+        row.prefix_cache_queries = stats.prefix_queries;
+        row.prefix_cache_hits = stats.prefix_hits;
+        row.peak_kv_blocks = u64::from(stats.peak_used_blocks);
+        row.preemptions = stats.preemptions;
+        row.evicted_blocks = stats.evictions;
+        row
+    }
+}
+
+/// Enters a completed pass in the counters.
+fn count(pass: &Flying, row: &mut RankRow) {
+    row.passes += 1;
+    row.prefill_passes += u64::from(pass.prefill_tokens > 0);
+    row.decode_passes += u64::from(pass.decode_tokens > 0);
+    row.prefill_tokens += pass.prefill_tokens;
+    row.decode_tokens += pass.decode_tokens;
+    row.busy += pass.end.since(pass.start);
+}
+
+/// Enters what a schedule call decided in the records.
+fn note_scheduled(scheduled: &Scheduled, live: &mut [RequestRecord], start: Nanos, last_end: Nanos) {
+    park(&scheduled.parked, live, last_end);
+    for admission in &scheduled.admitted {
+        let record = &mut live[admission.slot.0 as usize];
+        if record.admissions == 0 {
+            record.first_admit = Some(start);
+            record.first_admission_reused_tokens = admission.hit_tokens;
+        }
+        record.admissions += 1;
+        record.reused_tokens = record.reused_tokens.max(admission.hit_tokens);
+    }
+    for slot in &scheduled.preempted {
+        live[slot.0 as usize].preemptions += 1;
+    }
+}
+
+/// Requests whose last token came with the pass completed last, if they had one.
+fn park(slots: &[windtunnel_engine::Slot], live: &mut [RequestRecord], last_end: Nanos) {
+    for slot in slots {
+        live[slot.0 as usize].last_token = Some(last_end);
+    }
+}
+
+/// Enters what a completed pass made visible in the records and the collector.
+fn note_completed(
+    outcome: &Outcome,
+    live: &mut [RequestRecord],
+    now: Nanos,
+    last_end: Nanos,
+    collector: &mut Collector,
+) {
+    park(&outcome.parked, live, last_end);
+    if outcome.steady_tokens > 0 {
+        collector.gap(now.since(last_end), outcome.steady_tokens);
+    }
+    for token in &outcome.tokens {
+        let record = &mut live[token.slot.0 as usize];
+        match record.last_token {
+            Some(previous) => collector.gap(now.since(previous), 1),
+            None => record.first_token = Some(now),
+        }
+        if token.ordinal == 2 {
+            record.second_token = Some(now);
+        }
+        record.last_token = Some(now);
+    }
+    for slot in &outcome.second {
+        live[slot.0 as usize].second_token = Some(now);
+    }
+    for finished in &outcome.finished {
+        let record = &mut live[finished.slot.0 as usize];
+        record.output_tokens = finished.output_tokens;
+        record.finish_reason = finished.reason;
+        record.terminal = now;
+        collector.finished(record);
+    }
+}
