@@ -12,12 +12,14 @@
 //! | 03 07 13 31 32 33 37 38 44 | SGLang, not yet |
 //! | 08 12 26 | TensorRT-LLM, not yet |
 //! | 04 05 25 34 | prefill and decode apart, not yet |
-//! | 17 39 | several ranks in a worker, not yet |
+//! | 17 39 | equal: `ranks_of_one_worker_wait_for_each_other` |
 //! | 22 | speculative decoding, not yet |
 
 mod common;
 
 use common::{Asked, Output, SMALL, Trial, asked, lines, unlike};
+use windtunnel_config::Placement;
+use windtunnel_engine::RankConfig;
 use windtunnel_sim::Stepper;
 
 const USUAL: [&str; 3] = [
@@ -88,6 +90,61 @@ fn what_was_printed_is_what_comes_out() {
             let output = trial.run(stepper);
             assert_eq!(output.requests().len(), probe.requests.len());
             check(&probe, &output);
+        }
+    }
+}
+
+/// Two ranks that step together, with requests that name theirs.
+#[test]
+fn ranks_of_one_worker_wait_for_each_other() {
+    let requests = |[first, second]: [(f64, u32, u32, u32); 2]| -> Vec<Asked> {
+        let sizes = [first, second].map(|(at, input, output, _)| (at, input, output));
+        unlike(&sizes).into_iter().zip([first.3, second.3]).map(|(asked, rank)| asked.on(rank)).collect()
+    };
+    let probes = [
+        (
+            1,
+            Probe {
+                name: "17 rank 0 prefills, b comes to rank 1 at 5",
+                settings: &[],
+                requests: requests([(0.0, 8, 3, 0), (5.0, 8, 3, 1)]),
+                printed: &[(0.0, 10.0, 22.0, 3, 0, 1), (10.0, 20.0, 24.0, 3, 0, 1)],
+                metrics: &[
+                    ("duration_ms", 24.0),
+                    ("mean_ttft_ms", 12.5),
+                    ("mean_tpot_ms", 4.0),
+                    ("mean_itl_ms", 4.0),
+                    ("committed_prefill_tokens", 16.0),
+                ],
+                differences: &[],
+            },
+        ),
+        (
+            4,
+            Probe {
+                name: "39 prefill_schedule_interval 4, a and b on rank 0, b comes at 11",
+                settings: &[],
+                requests: requests([(0.0, 8, 10, 0), (11.0, 8, 2, 0)]),
+                printed: &[(0.0, 10.0, 38.0, 10, 0, 1), (16.0, 28.0, 30.0, 2, 0, 1)],
+                metrics: &[
+                    ("duration_ms", 38.0),
+                    ("mean_ttft_ms", 13.5),
+                    ("mean_tpot_ms", 2.5555555555555554),
+                    ("mean_itl_ms", 3.0),
+                    ("committed_prefill_tokens", 16.0),
+                ],
+                differences: &[],
+            },
+        ),
+    ];
+    for (interval, probe) in probes {
+        let trial = load(probe.settings, &probe.requests).unwrap();
+        let mut trial = trial.with_ranks(2, true, Placement::RoundRobin);
+        if let RankConfig::Vllm(config) = &mut trial.experiment.deployment.engine {
+            config.prefill_schedule_interval = interval;
+        }
+        for stepper in [Stepper::Plain, Stepper::Fast] {
+            check(&probe, &trial.run(stepper));
         }
     }
 }

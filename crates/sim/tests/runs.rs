@@ -13,7 +13,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use windtunnel_config::Pace;
+use windtunnel_config::{Pace, Placement};
 use windtunnel_engine::{Nanos, OutputPlan, RankConfig, vllm};
 use windtunnel_sim::Stepper;
 
@@ -66,6 +66,9 @@ fn note(met: &mut BTreeMap<&str, u64>, case: &Case, output: &Output) {
     add("preempted", output.count("preemptions"));
     add("evicted", output.count("evicted_blocks"));
     add("passes", output.count("passes"));
+    add("several ranks", u64::from(case.ranks > 1));
+    add("barrier", u64::from(case.ranks > 1 && case.barrier));
+    add("no such rank", text(&output.requests).matches("no_such_rank").count() as u64);
     add("native", u64::from(case.config.contains("semantics: native")));
     add("synchronous", u64::from(case.config.contains("async_scheduling: false")));
     add("closed loop", u64::from(case.config.contains("load: {type: concurrency")));
@@ -95,7 +98,7 @@ fn same_bytes(one: &Output, other: &Output) {
 fn consistent(trial: &Trial, output: &Output) {
     let requests = output.requests();
     nobody_is_lost(trial, output, &requests);
-    workers_take_turns(trial, &requests);
+    workers_take_turns(trial, output, &requests);
     stamps_are_in_order(&requests);
     outputs_are_those_asked_for(trial, output, &requests);
     percentiles_ascend(output);
@@ -120,12 +123,35 @@ fn nobody_is_lost(trial: &Trial, output: &Output, requests: &[Value]) {
     assert!(numbers.is_sorted_by(|a, b| a < b) && numbers.iter().all(|&n| n < all));
 }
 
-/// Every request, refused or not, goes to the worker whose turn it is.
-fn workers_take_turns(trial: &Trial, requests: &[Value]) {
-    let workers = u64::from(trial.experiment.deployment.replicas.get());
+/// Refused because it names a rank that there is not, before any rank was asked.
+fn without_rank(request: &Value) -> bool {
+    request["reject_reason"] == "no_such_rank"
+}
+
+/// Every request, refused or not, goes to the worker whose turn it is, and there to the rank that it names,
+/// or under round robin to the one whose turn it is.
+fn workers_take_turns(trial: &Trial, output: &Output, requests: &[Value]) {
+    let deployment = &trial.experiment.deployment;
+    let (workers, ranks) = (u64::from(deployment.replicas.get()), u64::from(deployment.ranks.get()));
+    let named: Vec<Option<u32>> =
+        trial.experiment.workload.open().unwrap().map(|arrival| arrival.unwrap().dp_rank).collect();
+    let mut turns = vec![0; workers as usize];
     for request in requests {
-        let turn = request["request_index"].as_u64().unwrap() % workers;
-        assert_eq!(request["decode_worker_idx"], turn, "{request}");
+        let index = request["request_index"].as_u64().unwrap();
+        let named = named[index as usize].map(u64::from);
+        if without_rank(request) {
+            assert!(named >= Some(ranks) && request["decode_worker_idx"].is_null(), "{request}");
+            continue;
+        }
+        assert_eq!(request["decode_worker_idx"], index % workers, "{request}");
+        if let Some(rank) = named {
+            assert_eq!(request["dp_rank"], rank, "{request}");
+        } else if deployment.placement == Placement::RoundRobin && output.count("unfinished_requests") == 0 {
+            let turn = &mut turns[(index % workers) as usize];
+            assert_eq!(request["dp_rank"], *turn % ranks, "{request}");
+            *turn += 1;
+        }
+        assert!(request["dp_rank"].as_u64() < Some(ranks));
     }
 }
 
@@ -143,8 +169,10 @@ fn stamps_are_in_order(requests: &[Value]) {
         let stamps: Vec<f64> = stamps.iter().filter_map(|stamp| request[stamp].as_f64()).collect();
         assert!(stamps.is_sorted(), "{request}");
         // A rejected one was placed, and refused there.
-        assert_eq!(stamps.len(), if request["terminal_status"] == "completed" { 6 } else { 3 });
-        assert!(request["decode_worker_idx"].is_u64() && request["dp_rank"].is_u64());
+        let placed = !without_rank(request);
+        let refused = 2 + usize::from(placed);
+        assert_eq!(stamps.len(), if request["terminal_status"] == "completed" { 6 } else { refused });
+        assert!(request["decode_worker_idx"].is_u64() == placed && request["dp_rank"].is_u64() == placed);
         if request["terminal_status"] == "completed" {
             let of = |field: &str| request[field].as_f64().unwrap();
             assert!(of("e2e_latency_ms") >= of("ttft_ms") && of("ttft_ms") >= 0.0);
@@ -222,19 +250,19 @@ fn shares_are_shares(trial: &Trial, output: &Output, requests: &[Value]) {
     }
 }
 
-/// (10) Per worker: nothing is removed that is not there, nothing is stored before its parent, and evictions
+/// (10) Per rank: nothing is removed that is not there, nothing is stored before its parent, and evictions
 /// and preemptions are those of the report.
 fn events_tell_the_caches(trial: &Trial, output: &Output) {
-    let mut caches: HashMap<u64, HashMap<u64, u64>> = HashMap::new();
+    let mut caches: HashMap<(u64, u64), HashMap<u64, u64>> = HashMap::new();
     let key = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
     let (mut removed, mut preempted) = (0, 0);
-    let mut last = (0.0, 0);
+    let mut last = (0.0, (0, 0));
     for event in output.events() {
-        let worker = event["worker"].as_u64().unwrap();
-        let at = (event["time_ms"].as_f64().unwrap(), worker);
-        assert!(at >= last, "in order of time and worker");
+        let rank = (event["worker"].as_u64().unwrap(), event["rank"].as_u64().unwrap());
+        let at = (event["time_ms"].as_f64().unwrap(), rank);
+        assert!(at >= last, "in order of time, worker and rank");
         last = at;
-        let cache = caches.entry(worker).or_default();
+        let cache = caches.entry(rank).or_default();
         match event["event"].as_str().unwrap() {
             "stored" => {
                 let parent = event["parent"].as_str().map(key);
@@ -275,7 +303,7 @@ fn events_tell_the_caches(trial: &Trial, output: &Output) {
 fn telemetry_is_true(trial: &Trial, output: &Output, requests: &[Value]) {
     let engine = vllm(trial);
     let all_ended = output.count("unfinished_requests") == 0;
-    let mut totals: HashMap<u64, [u64; 4]> = HashMap::new();
+    let mut totals: HashMap<(u64, u64), [u64; 4]> = HashMap::new();
     // Regular samples, and a last one at the end.
     let end =
         output.telemetry().last().map_or(0.0, |sample| sample["time_ms"].as_f64().unwrap() * 1e6).round()
@@ -290,13 +318,14 @@ fn telemetry_is_true(trial: &Trial, output: &Output, requests: &[Value]) {
         assert!(nanos.is_multiple_of(trial.telemetry_interval.0) || nanos == end, "{sample}");
         let counters = ["passes", "prefill_tokens", "decode_tokens", "preemptions"];
         let now = counters.map(|counter| sample["total"][counter].as_u64().unwrap());
-        let before = totals.insert(of("worker"), now).unwrap_or_default();
+        let before = totals.insert((of("worker"), of("rank")), now).unwrap_or_default();
         assert!(before.iter().zip(now).all(|(&before, now)| before <= now), "{sample}");
         let busy = sample["total"]["busy_ms"].as_f64().unwrap();
         assert!(busy <= time, "busy for longer than the run lasts: {sample}");
         if all_ended {
             let here = |request: &&Value| {
                 request["decode_worker_idx"] == sample["worker"]
+                    && request["dp_rank"] == sample["rank"]
                     && request["terminal_status"] == "completed"
                     && request["arrival_time_ms"].as_f64().unwrap() <= time
                     && request["terminal_time_ms"].as_f64().unwrap() > time
@@ -312,7 +341,8 @@ fn telemetry_is_true(trial: &Trial, output: &Output, requests: &[Value]) {
 fn computed_tokens_add_up(trial: &Trial, output: &Output, requests: &[Value]) {
     let prediction: Value = serde_json::from_slice(&output.prediction).unwrap();
     let ranks = prediction["workers"].as_array().unwrap();
-    assert_eq!(ranks.len() as u32, trial.experiment.deployment.replicas.get());
+    let deployment = &trial.experiment.deployment;
+    assert_eq!(ranks.len() as u32, deployment.replicas.get() * deployment.ranks.get());
     let sum = |field: &str| ranks.iter().map(|rank| rank[field].as_u64().unwrap()).sum::<u64>();
     let completed = || requests.iter().filter(|r| r["terminal_status"] == "completed");
     let of = |request: &Value, field: &str| request[field].as_u64().unwrap();
@@ -328,7 +358,7 @@ fn computed_tokens_add_up(trial: &Trial, output: &Output, requests: &[Value]) {
     } else {
         assert!(computed.0 + computed.1 >= prompts + outputs);
     }
-    let end = output.metric("decode_worker_seconds").unwrap() * 1e3 / ranks.len() as f64;
+    let end = output.metric("decode_worker_seconds").unwrap() * 1e3 / f64::from(deployment.replicas.get());
     for rank in ranks {
         let busy = rank["busy_ms"].as_f64().unwrap();
         assert!(busy >= 0.0 && busy <= end * (1.0 + 1e-12), "busy for {busy} of {end} ms");
@@ -399,6 +429,41 @@ fn a_worker_among_others_is_a_worker_alone() {
         let share: Vec<_> = all.iter().skip(worker).step_by(3).copied().collect();
         let expected: Vec<_> = together.iter().skip(worker).step_by(3).cloned().collect();
         assert_eq!(stamps(&share, 1), expected, "worker {worker}");
+    }
+}
+
+/// Without a barrier a rank lives as if it were a worker: three ranks that take turns give each request the
+/// stamps that three workers give it.
+#[test]
+fn ranks_without_a_barrier_are_workers() {
+    let size = |n: u32| (f64::from(n / 3 * (n % 7)), 10 + n * 11 % 50, 1 + n * 5 % 40);
+    let requests: Vec<_> = (0..90).map(size).collect();
+    let small_pool = "engine.workers.aggregated.kv_cache.capacity.blocks=14";
+    let stamps = |replicas: u32, ranks: u32| -> Vec<Vec<Value>> {
+        let replicas = format!("engine.workers.aggregated.parallelism.replicas={replicas}");
+        let mut asked = common::unlike(&requests);
+        asked.sort_by(|a, b| a.arrival_ms.total_cmp(&b.arrival_ms));
+        let trial = Trial::small(&[small_pool, &replicas], &asked);
+        let trial = trial.with_ranks(ranks, false, Placement::RoundRobin);
+        let fields = ["first_admit_ms", "first_token_ms", "last_token_ms", "preemption_count"];
+        let of = |request: Value| fields.map(|field| request[field].clone()).to_vec();
+        trial.run(Stepper::Fast).requests().into_iter().map(of).collect()
+    };
+    assert_eq!(stamps(1, 3), stamps(3, 1));
+}
+
+/// A rank that has only itself to wait for does not wait.
+#[test]
+fn a_barrier_around_one_rank_changes_nothing() {
+    let requests = common::unlike(&[(0.0, 40, 9), (3.0, 80, 20), (11.0, 8, 3), (11.0, 100, 7)]);
+    let run = |barrier, placement| {
+        let trial =
+            Trial::small(&["engine.workers.aggregated.scheduler.prefill_schedule_interval=3"], &requests);
+        trial.with_ranks(1, barrier, placement).run(Stepper::Fast)
+    };
+    let alone = run(false, Placement::RoundRobin);
+    for placement in [Placement::RoundRobin, Placement::VllmBalancer] {
+        same_bytes(&alone, &run(true, placement));
     }
 }
 

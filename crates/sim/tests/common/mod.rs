@@ -7,11 +7,12 @@ pub mod random;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
-use windtunnel_config::{ConfigError, Experiment, Semantics};
+use windtunnel_config::{ConfigError, Experiment, Placement, Semantics};
 use windtunnel_engine::Nanos;
 use windtunnel_report::{Prediction, Report};
 use windtunnel_sim::{Options, SimError, Stepper, TelemetryOptions, run};
@@ -56,6 +57,14 @@ impl Trial {
                      load: {type: trace_timestamps}}";
         let overrides: Vec<&str> = std::iter::once(trace).chain(overrides.iter().copied()).collect();
         Trial::load(SMALL, &overrides, &lines(requests)).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same deployment with several ranks in each worker.
+    pub fn with_ranks(mut self, ranks: u32, barrier: bool, placement: Placement) -> Trial {
+        let deployment = &mut self.experiment.deployment;
+        deployment.ranks = NonZeroU32::new(ranks).unwrap();
+        (deployment.barrier, deployment.placement) = (barrier, placement);
+        self
     }
 
     /// Runs it and keeps everything.
@@ -169,6 +178,15 @@ pub struct Asked {
     pub priority: i32,
     /// Ends the output where it comes.
     pub stop: Option<u32>,
+    /// The rank that has to take it.
+    pub dp_rank: Option<u32>,
+}
+
+impl Asked {
+    /// The same request for a rank that has to take it.
+    pub fn on(self, dp_rank: u32) -> Asked {
+        Asked { dp_rank: Some(dp_rank), ..self }
+    }
 }
 
 /// A request with this prompt.
@@ -180,6 +198,7 @@ pub fn asked(arrival_ms: f64, prompt: impl IntoIterator<Item = u32>, outputs: u3
         output: vec![],
         priority: 0,
         stop: None,
+        dp_rank: None,
     }
 }
 
@@ -195,9 +214,10 @@ pub fn unlike(requests: &[(f64, u32, u32)]) -> Vec<Asked> {
 pub fn lines(requests: &[Asked]) -> String {
     let line = |(number, r): (usize, &Asked)| {
         let stop: Vec<u32> = r.stop.into_iter().collect();
+        let dp_rank = r.dp_rank.map_or("null".into(), |rank| rank.to_string());
         format!(
             "{{\"id\":\"r{number}\",\"prompt_token_ids\":{:?},\"max_tokens\":{},\"output_token_ids\":{:?},\
-             \"arrival_ms\":{:?},\"priority\":{},\"stop_token_ids\":{stop:?}}}\n",
+             \"arrival_ms\":{:?},\"priority\":{},\"stop_token_ids\":{stop:?},\"dp_rank\":{dp_rank}}}\n",
             r.prompt, r.outputs, r.output, r.arrival_ms, r.priority
         )
     };

@@ -3,6 +3,7 @@
 
 use super::{Asked, Trial, lines, mooncake};
 use proptest::prelude::*;
+use windtunnel_config::Placement;
 use windtunnel_engine::Nanos;
 
 /// A deployment and a workload, as text.
@@ -11,6 +12,9 @@ pub struct Case {
     pub config: String,
     pub trace: String,
     pub telemetry_us: u64,
+    pub ranks: u32,
+    pub barrier: bool,
+    pub placement: Placement,
 }
 
 impl Case {
@@ -18,20 +22,26 @@ impl Case {
         let trial = Trial::load(&self.config, &[], &self.trace);
         let mut trial = trial.unwrap_or_else(|error| panic!("{error}\n{}", self.config));
         trial.telemetry_interval = Nanos(self.telemetry_us * 1000);
-        trial
+        trial.with_ranks(self.ranks, self.barrier, self.placement)
     }
 }
 
 /// Any case.
 pub fn case() -> impl Strategy<Value = Case> {
     // Telemetry every 1 to 200 ms: with pass times of 0 nothing may depend on it.
-    (engine(), traffic(), 1_000u64..200_000, prop::option::of(1u32..60)).prop_map(
-        |(engine, (traffic, trace), telemetry_us, ttft_ms)| {
+    (engine(), traffic(), 1_000u64..200_000, prop::option::of(1u32..60), group()).prop_map(
+        |(engine, (traffic, trace), telemetry_us, ttft_ms, (ranks, barrier, placement))| {
             let sla = ttft_ms.map_or("{}".into(), |ms| format!("{{sla: {{ttft_ms: {ms}, itl_ms: 20}}}}"));
             let config = format!("traffic: {traffic}\nengine: {engine}\nevaluation: {sla}\n");
-            Case { config, trace, telemetry_us }
+            Case { config, trace, telemetry_us, ranks, barrier, placement }
         },
     )
+}
+
+/// Ranks of a worker, whether they wait for each other, and who picks one.
+fn group() -> impl Strategy<Value = (u32, bool, Placement)> {
+    let placement = prop::sample::select(vec![Placement::RoundRobin, Placement::VllmBalancer]);
+    (prop_oneof![2 => Just(1u32), 3 => 2u32..5], any::<bool>(), placement)
 }
 
 fn engine() -> impl Strategy<Value = String> {
@@ -195,7 +205,8 @@ fn rows() -> impl Strategy<Value = String> {
 }
 
 fn asked() -> impl Strategy<Value = String> {
-    let ends = |n| prop::collection::vec((-1i32..2, prop::option::weighted(0.3, 0usize..40)), n);
+    let pin = || prop::option::weighted(0.15, 0u32..4);
+    let ends = move |n| prop::collection::vec((-1i32..2, prop::option::weighted(0.3, 0usize..40), pin()), n);
     (1usize..45).prop_flat_map(move |n| (arrivals(n), sizes(n), ends(n))).prop_map(
         |(arrivals, sizes, ends)| {
             let all: Vec<Asked> =
@@ -205,7 +216,7 @@ fn asked() -> impl Strategy<Value = String> {
     )
 }
 
-fn one_asked(number: usize, arrival_ms: f64, size: Size, end: (i32, Option<usize>)) -> Asked {
+fn one_asked(number: usize, arrival_ms: f64, size: Size, end: (i32, Option<usize>, Option<u32>)) -> Asked {
     let own = 100_000 * (number as u32 + 1);
     let token = |at: u32| if at < size.shared { size.family * 1000 + at } else { own + at };
     let output: Vec<u32> = (size.input..size.input + size.output).map(token).collect();
@@ -216,5 +227,6 @@ fn one_asked(number: usize, arrival_ms: f64, size: Size, end: (i32, Option<usize
         stop: end.1.and_then(|at| output.get(at).copied()),
         output,
         priority: end.0,
+        dp_rank: end.2,
     }
 }
