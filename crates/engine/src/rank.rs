@@ -184,7 +184,8 @@ impl Rank {
     /// `prefill_decode_interval` from there; vLLM has nothing of the kind.
     pub fn arm_prefill_decode_interval(&mut self) {
         match self {
-            Rank::Vllm(_) | Rank::Sglang(_) => {}
+            Rank::Vllm(_) => {}
+            Rank::Sglang(rank) => rank.arm_prefill_decode_interval(),
         }
     }
 

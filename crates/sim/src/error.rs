@@ -33,6 +33,20 @@ pub enum SimError {
         /// Its unfinished requests, by their numbers in the workload.
         requests: Vec<u64>,
     },
+    /// The engine would have died.
+    #[error(
+        "worker {worker}, rank {rank}: the engine would end here with \"{words}\": it admits more than its KV pool \
+         holds, because too little is reserved for outputs (try a larger schedule_conservativeness or \
+         clip_max_new_tokens, or more blocks)"
+    )]
+    EngineFault {
+        /// The worker.
+        worker: u32,
+        /// The rank in it.
+        rank: u32,
+        /// What the engine says.
+        words: &'static str,
+    },
     /// A pass would end after the longest possible run.
     #[error(
         "worker {worker}: a pass of {} ms would end later than 292 years after the start; the timing of the \

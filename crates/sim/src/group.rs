@@ -15,10 +15,6 @@ use windtunnel_report::{Collector, CollectorOptions, Refusal};
 use windtunnel_router::{GroupStep, LoadReport};
 use windtunnel_traffic::Arrival;
 
-/// Passes without tokens in a row, at one instant, after which a group is idle until something arrives:
-/// as many as can be in flight, plus one that shows that nothing changed.
-const EMPTY_PASSES: u32 = 3;
-
 /// What every group of a run is made with.
 #[derive(Clone)]
 pub(crate) struct GroupOptions {
@@ -42,6 +38,8 @@ pub(crate) struct Group {
     /// End of the newest pass in flight.
     busy_until: Nanos,
     empty_passes: u32,
+    /// Passes without tokens in a row, at one instant, after which it is idle until something arrives.
+    idle_passes: u32,
     /// Counts the calls of `schedule`, and begins anew whenever all ranks are done.
     step: GroupStep,
     /// Of vLLM, for several ranks: prefill begins only at steps that are multiples of this.
@@ -81,6 +79,7 @@ impl Group {
             due: None,
             busy_until: Nanos::ZERO,
             empty_passes: 0,
+            idle_passes: deployment.engine.idle_passes(),
             step: GroupStep::default(),
             prefill_interval,
             collector: Collector::new(options.collector),
@@ -173,13 +172,13 @@ impl Group {
         let throttle = self.prefill_interval > 1 && !self.step.step.is_multiple_of(self.prefill_interval);
         let start = now.max(self.busy_until);
         let mut longest = Nanos::ZERO;
-        let (mut tokens, mut prefill_tokens, mut fruitless) = (0, 0, false);
+        let (mut tokens, mut prefill_tokens, mut hopeless) = (0, 0, false);
         for lane in &mut self.lanes {
             let part = lane.schedule(throttle, start, &self.timing);
             longest = longest.max(part.duration);
             tokens += part.tokens;
             prefill_tokens += part.prefill_tokens;
-            fruitless |= part.fruitless;
+            hopeless |= part.fruitless || part.fatal;
         }
         let end = start + longest;
         for pass in self.lanes.iter_mut().filter_map(|lane| lane.flying.back_mut()) {
@@ -191,7 +190,7 @@ impl Group {
         if end.0 >= MAX_NANOS {
             self.endless = Some(longest);
         }
-        if fruitless || self.endless.is_some() {
+        if hopeless || self.endless.is_some() {
             self.interrupt.store(true, Ordering::Relaxed);
         }
         let step = self.step;
@@ -215,7 +214,7 @@ impl Group {
         self.report(now, step);
         if self.has_work() {
             // With nothing in flight, empty passes would follow each other for ever.
-            let idle = self.in_flight() == 0 && self.empty_passes >= EMPTY_PASSES;
+            let idle = self.in_flight() == 0 && self.empty_passes >= self.idle_passes;
             if !idle {
                 self.due = Some(now);
             }
@@ -359,6 +358,11 @@ impl Group {
     /// On one of the ranks, requests preempt each other without end and without a token.
     pub(crate) fn fruitless(&self) -> bool {
         self.lanes.iter().any(Lane::fruitless)
+    }
+
+    /// What the engine would have died of on one of the ranks, if on any: the rank, and its words.
+    pub(crate) fn fault(&self) -> Option<(u32, &'static str)> {
+        self.lanes.iter().find_map(|lane| lane.rank.fault().map(|words| (lane.row.rank, words)))
     }
 
     /// The duration of a pass that would end beyond all time, if there is one.

@@ -45,6 +45,8 @@ pub(crate) struct Part {
     pub(crate) prefill_tokens: u64,
     /// Requests preempt each other without end and without a token.
     pub(crate) fruitless: bool,
+    /// The engine would have died of it.
+    pub(crate) fatal: bool,
 }
 
 /// One rank of a group.
@@ -52,7 +54,7 @@ pub(crate) struct Lane {
     pub(crate) rank: Rank,
     /// As many entries as its group has passes in flight.
     pub(crate) flying: VecDeque<Flying>,
-    /// End of the pass with tokens completed last.
+    /// End of the beat completed last.
     pub(crate) last_end: Nanos,
     pub(crate) next_pass: u64,
     /// Records of live requests, by slot.
@@ -170,6 +172,7 @@ impl Lane {
         self.next_pass += 1;
         self.flying.push_back(flying);
         Part {
+            fatal: self.rank.fault().is_some(),
             duration,
             tokens: flying.tokens(),
             prefill_tokens: flying.prefill_tokens,
@@ -187,8 +190,10 @@ impl Lane {
             self.fruitless_preemptions = 0;
         }
         note_completed(outcome, &mut self.live, now, self.last_end, collector);
-        if pass.tokens() > 0 {
+        if outcome.beat {
             self.last_end = now;
+        }
+        if pass.tokens() > 0 {
             count(&pass, &mut self.row);
         }
         if let Some(events) = &mut self.events {
@@ -286,7 +291,7 @@ fn note_scheduled(scheduled: &Scheduled, live: &mut [RequestRecord], start: Nano
     }
 }
 
-/// Requests whose last token came with the pass completed last, if they had one.
+/// Requests whose last token came with the beat completed last, if they had one.
 fn park(slots: &[windtunnel_engine::Slot], live: &mut [RequestRecord], last_end: Nanos) {
     for slot in slots {
         live[slot.0 as usize].last_token = Some(last_end);

@@ -277,7 +277,8 @@ impl<'a> Run<'a> {
     }
 
     /// Places a request on a rank, and tells of which group.
-    fn send(&mut self, arrival: Arrival, now: Nanos) -> Result<usize, SimError> {
+    fn send(&mut self, mut arrival: Arrival, now: Nanos) -> Result<usize, SimError> {
+        arrival.request.output.ignore_eos |= self.deployment.ignore_eos;
         let worker = self.router.pick(self.deployment.replicas);
         let at = match self.placer.place(worker, arrival.dp_rank, now, &mut self.groups) {
             Ok((at, lane)) => {
@@ -340,6 +341,9 @@ impl<'a> Run<'a> {
         }
         let cause = |group: &Group| {
             let worker = group.worker();
+            if let Some((rank, words)) = group.fault() {
+                return Some(SimError::EngineFault { worker, rank, words });
+            }
             if let Some(duration) = group.endless() {
                 return Some(SimError::Endless { worker, duration });
             }

@@ -117,7 +117,7 @@ impl Settings {
         let settings: Settings = file.parse()?;
         settings.clock().check(file)?;
         if settings.dp_prefill_interval == 0 {
-            return Err(file.fault("dp_prefill_interval", "0 must be at least 1".into()));
+            return Err(file.fault("dp_prefill_interval", "0 must be at least 1"));
         }
         Ok(settings)
     }
