@@ -73,8 +73,9 @@ pub struct Config {
     pub prefill_decode_interval: u32,
     /// where at least this many requests are running.
     pub prefill_decode_interval_min_bs: u32,
-    /// Refuse a request that not even an empty pool admits. The engine takes it, and it waits for ever with
-    /// all behind it.
+    /// Refuse a request that cannot be served. The engine's scheduler takes it: one with a prompt that is too
+    /// long for context or pool runs as a single token and is aborted; one that not even an empty pool
+    /// admits waits for ever with all behind it.
     pub refuse_unservable: bool,
     /// Keep the events of the prefix cache.
     pub kv_events: bool,

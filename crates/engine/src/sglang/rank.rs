@@ -151,9 +151,8 @@ impl Rank {
         &self.config
     }
 
-    /// Puts a request at the end of the waiting queue. A prompt that is too long for context or pool is
-    /// accepted, as by the engine's scheduler, and runs as one token that ends in an abort; an API server
-    /// refuses it before.
+    /// Puts a request at the end of the waiting queue. What is done with one that cannot be served,
+    /// `refuse_unservable` says.
     pub fn submit(&mut self, mut request: Request) -> Result<Slot, Rejection> {
         if request.prompt_tokens == 0 {
             return Err(Rejection::EmptyPrompt);
@@ -163,7 +162,14 @@ impl Rank {
         }
         let max_new = self.max_new_tokens(&request);
         let too_long = request.prompt_tokens >= self.config.max_req_input_len();
-        if self.config.refuse_unservable && !too_long && !self.fits_alone(&request, max_new) {
+        let refuses = self.config.refuse_unservable;
+        if refuses && too_long && self.config.context_length <= self.config.pool_tokens() {
+            return Err(Rejection::PromptTooLong {
+                prompt_tokens: request.prompt_tokens,
+                max_model_len: self.config.context_length,
+            });
+        }
+        if refuses && (too_long || !self.fits_alone(&request, max_new)) {
             let page = u64::from(self.config.page_size);
             let tokens = u64::from(request.prompt_tokens) + u64::from(max_new);
             return Err(Rejection::LargerThanPool {
