@@ -4,8 +4,10 @@
 //! requests, asks for passes, decides how long they take, and completes them; the same calls serve
 //! virtual and wall-clock time.
 
+mod decode_set;
 mod error;
 mod event;
+mod flight;
 mod identity;
 mod kv;
 mod nanos;
@@ -13,6 +15,7 @@ mod pass;
 mod rank;
 mod request;
 pub mod sglang;
+pub mod trtllm;
 pub mod vllm;
 
 pub use error::ConfigError;

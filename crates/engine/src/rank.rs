@@ -4,7 +4,7 @@ use crate::error::ConfigError;
 use crate::event::KvEvents;
 use crate::pass::{DecodeSet, Outcome, Scheduled, Slot};
 use crate::request::{Rejection, Request, RequestId};
-use crate::{sglang, vllm};
+use crate::{sglang, trtllm, vllm};
 
 /// How passes are computed. The results are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct RankStats {
     pub cached_blocks: u32,
     /// Cached blocks handed out again.
     pub evictions: u64,
-    /// Preemptions (SGLang: retractions).
+    /// Preemptions (SGLang: retractions, TensorRT-LLM: pauses).
     pub preemptions: u64,
     /// Prompt tokens looked up at first admissions (vLLM `prefix_cache_queries`).
     pub prefix_queries: u64,
@@ -57,6 +57,8 @@ pub enum RankConfig {
     Vllm(vllm::Config),
     /// SGLang.
     Sglang(sglang::Config),
+    /// TensorRT-LLM.
+    Trtllm(trtllm::Config),
 }
 
 impl RankConfig {
@@ -65,6 +67,7 @@ impl RankConfig {
         match self {
             RankConfig::Vllm(config) => config.validate(),
             RankConfig::Sglang(config) => config.validate(),
+            RankConfig::Trtllm(config) => config.validate(),
         }
     }
 
@@ -73,6 +76,7 @@ impl RankConfig {
         match self {
             RankConfig::Vllm(config) => config.depth(),
             RankConfig::Sglang(config) => config.depth(),
+            RankConfig::Trtllm(config) => config.depth(),
         }
     }
 
@@ -91,6 +95,7 @@ impl RankConfig {
         match self {
             RankConfig::Vllm(config) => config.usable_blocks(),
             RankConfig::Sglang(config) => config.usable_pages(),
+            RankConfig::Trtllm(config) => config.usable_blocks(),
         }
     }
 
@@ -108,6 +113,7 @@ impl RankConfig {
         match self {
             RankConfig::Vllm(config) => config.kv_events = on,
             RankConfig::Sglang(config) => config.kv_events = on,
+            RankConfig::Trtllm(config) => config.kv_events = on,
         }
     }
 }
@@ -119,6 +125,8 @@ pub enum Rank {
     Vllm(Box<vllm::Rank>),
     /// SGLang.
     Sglang(Box<sglang::Rank>),
+    /// TensorRT-LLM.
+    Trtllm(Box<trtllm::Rank>),
 }
 
 /// The same call on whichever rank it is.
@@ -127,6 +135,7 @@ macro_rules! each {
         match $self {
             Rank::Vllm($rank) => $call,
             Rank::Sglang($rank) => $call,
+            Rank::Trtllm($rank) => $call,
         }
     };
 }
@@ -137,6 +146,7 @@ impl Rank {
         Ok(match config {
             RankConfig::Vllm(config) => Rank::Vllm(Box::new(vllm::Rank::new(config, stepper)?)),
             RankConfig::Sglang(config) => Rank::Sglang(Box::new(sglang::Rank::new(config, stepper)?)),
+            RankConfig::Trtllm(config) => Rank::Trtllm(Box::new(trtllm::Rank::new(config, stepper)?)),
         })
     }
 

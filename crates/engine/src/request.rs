@@ -106,6 +106,13 @@ pub enum Rejection {
         /// The model's context length.
         max_model_len: u32,
     },
+    /// The prompt exceeds the token budget of a pass and may not be split (TensorRT-LLM without chunked prefill).
+    PromptExceedsBudget {
+        /// Tokens of the prompt.
+        prompt_tokens: u32,
+        /// The budget.
+        max_num_tokens: u32,
+    },
     /// The request could never hold all its blocks at once.
     LargerThanPool {
         /// Blocks that the finished request would hold.
@@ -139,6 +146,7 @@ impl Rejection {
             Rejection::EmptyPrompt => "empty_prompt",
             Rejection::NoOutput => "no_output",
             Rejection::PromptTooLong { .. } => "prompt_too_long",
+            Rejection::PromptExceedsBudget { .. } => "prompt_exceeds_budget",
             Rejection::LargerThanPool { .. } => "larger_than_pool",
             Rejection::QueueFull { .. } => "queue_full",
             Rejection::QueuedTokensFull { .. } => "queued_tokens_full",
@@ -155,6 +163,10 @@ impl fmt::Display for Rejection {
             Rejection::PromptTooLong { prompt_tokens, max_model_len } => write!(
                 f,
                 "prompt of {prompt_tokens} tokens leaves no room below the context length of {max_model_len}"
+            ),
+            Rejection::PromptExceedsBudget { prompt_tokens, max_num_tokens } => write!(
+                f,
+                "prompt of {prompt_tokens} tokens exceeds max_num_tokens ({max_num_tokens}) without chunked prefill"
             ),
             Rejection::LargerThanPool { needed_blocks, usable_blocks } => {
                 write!(f, "needs {needed_blocks} KV blocks to finish, the pool has {usable_blocks}")

@@ -1,6 +1,7 @@
 //! KV caches: what holds a request's tokens, what can be found again, and what goes first.
 
 mod block_pool;
+mod block_tree;
 mod prefix_index;
 mod radix;
 mod text;
@@ -8,3 +9,4 @@ mod text;
 pub(crate) use block_pool::BlockPool;
 pub(crate) use radix::{Entering, NodeId, ROOT, Radix};
 pub(crate) use text::Text;
+pub(crate) use block_tree::BlockTree;

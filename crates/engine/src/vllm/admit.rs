@@ -1,10 +1,10 @@
 //! Scheduling a pass: the waiting requests
 //! (vllm/v1/core/sched/scheduler.py, `schedule`, and kv_cache_manager.py, `allocate_slots`, version 0.33.0).
 
-use super::flight::Member;
 use super::rank::{Blocked, Rank};
 use super::schedule::Round;
 use super::sequence::State;
+use crate::flight::Member;
 use crate::pass::{Admission, Slot};
 use crate::rank::Stepper;
 

@@ -1,9 +1,9 @@
 //! Completing a pass: tokens, finishes and cache entries
 //! (vllm/v1/core/sched/scheduler.py, `update_from_output`, version 0.33.0).
 
-use super::flight::{Member, Pass};
 use super::rank::Rank;
 use super::sequence::State;
+use crate::flight::{Member, Pass};
 use crate::pass::{Finished, Outcome, Slot, Token};
 use crate::request::FinishReason;
 

@@ -3,9 +3,9 @@
 //! While a request is attached, its counters are implied by the set's; `detach` makes them explicit again,
 //! so that everything else in this module may read and write them as the engine does.
 
-use super::flight::Member;
 use super::rank::Rank;
 use super::sequence::State;
+use crate::flight::Member;
 use crate::pass::Slot;
 
 impl Rank {

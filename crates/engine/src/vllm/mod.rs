@@ -2,14 +2,13 @@
 //!
 //! Read in this order: [`Config`], `sequence` (a request's counters), `rank` (the rank and its queues),
 //! `schedule` (running requests), `admit` (waiting requests), `complete` (what a finished pass changes).
-//! `decode_set`, `membership`, `flight` and `steady` make steady passes cheap; with `Stepper::Plain` the decode set stays empty
-//! and every pass visits every running request, which is the engine's own loop.
+//! `membership`, `steady` and the shared `decode_set` and `flight` make steady passes cheap; with
+//! `Stepper::Plain` the decode set stays empty and every pass visits every running request, which is the
+//! engine's own loop.
 
 mod admit;
 mod complete;
 mod config;
-mod decode_set;
-mod flight;
 mod membership;
 mod rank;
 mod schedule;

@@ -1,12 +1,12 @@
 //! One vLLM rank: its requests, queues and counters, and how requests come and go from outside.
 
 use super::config::Config;
-use super::decode_set::Decoders;
-use super::flight::Flight;
 use super::sequence::{Sequence, State};
 use super::waiting::{Rank as WaitingRank, Waiting};
+use crate::decode_set::Decoders;
 use crate::error::ConfigError;
 use crate::event::KvEvents;
+use crate::flight::Flight;
 use crate::identity::{BlockKey, Keys};
 use crate::kv::BlockPool;
 use crate::pass::{Outcome, Scheduled, Slot};

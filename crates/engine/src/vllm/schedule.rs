@@ -2,9 +2,9 @@
 //! (vllm/v1/core/sched/scheduler.py, `schedule`, version 0.33.0).
 
 use super::config::{Policy, PreemptionMode, ResumedWork};
-use super::flight::{Member, Pass};
 use super::rank::Rank;
 use super::sequence::State;
+use crate::flight::{Member, Pass};
 use crate::pass::{Chunk, Scheduled, Slot};
 use crate::rank::Stepper;
 

@@ -6,43 +6,43 @@
 
 use crate::pass::DecodeSet;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// A calendar entry: (decode pass, running order, slot, serial).
-pub(super) type Due = (u64, u64, u32, u32);
+pub(crate) type Due = (u64, u64, u32, u32);
 
 /// Counters and calendar of the set. Who belongs to it, the sequences say (`State::Attached`).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Decoders {
+pub(crate) struct Decoders {
     /// Decode passes scheduled.
-    pub(super) scheduled: u64,
+    pub(crate) scheduled: u64,
     /// Decode passes completed.
-    pub(super) completed: u64,
+    pub(crate) completed: u64,
     /// The members, with the contexts that the next pass computes: tokens computed + 1.
-    pub(super) members: DecodeSet,
+    pub(crate) members: DecodeSet,
     calendar: BinaryHeap<Reverse<Due>>,
     /// Members whose second output token comes with decode pass `.0`.
-    pub(super) seconds: std::collections::VecDeque<(u64, u32, u32)>,
+    pub(crate) seconds: VecDeque<(u64, u32, u32)>,
 }
 
 impl Decoders {
     /// The number of the pass being scheduled, if the set takes part in it.
-    pub(super) fn next_pass(&self) -> u64 {
+    pub(crate) fn next_pass(&self) -> u64 {
         self.scheduled + 1
     }
 
     /// Enters something due.
-    pub(super) fn remind(&mut self, due: Due) {
+    pub(crate) fn remind(&mut self, due: Due) {
         self.calendar.push(Reverse(due));
     }
 
     /// The first pass in which something is due.
-    pub(super) fn first_due(&self) -> u64 {
+    pub(crate) fn first_due(&self) -> u64 {
         self.calendar.peek().map_or(u64::MAX, |Reverse(due)| due.0)
     }
 
     /// Takes the next entry due at or before `pass`.
-    pub(super) fn pop_due(&mut self, pass: u64) -> Option<Due> {
+    pub(crate) fn pop_due(&mut self, pass: u64) -> Option<Due> {
         if self.first_due() > pass {
             return None;
         }
@@ -50,7 +50,7 @@ impl Decoders {
     }
 
     /// All members are scheduled for `passes` passes more.
-    pub(super) fn advance(&mut self, passes: u64) {
+    pub(crate) fn advance(&mut self, passes: u64) {
         self.members.grow_by(passes);
         self.scheduled += passes;
     }

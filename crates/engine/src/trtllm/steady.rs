@@ -1,0 +1,45 @@
+//! Many passes at once: stretches in which every pass computes one token of each member of the decode
+//! set and nothing else can happen.
+//!
+//! A stretch is what the scheduler would have done pass by pass; `steady` only says for how many passes
+//! that is certain, and `advance_steady` counts them.
+
+use super::rank::Rank;
+use crate::rank::{Steady, Stepper};
+
+impl Rank {
+    /// The stretch of steady passes that begins with the next `schedule`, if there is one: no request
+    /// needs a block, none ends, and none can start. With the overlap scheduler the pass in flight is such a
+    /// pass too, so that scheduling one and completing one can go together.
+    pub fn steady(&self) -> Option<Steady> {
+        let set = &self.decoders;
+        let nobody_joins = self.queue.is_empty() || self.active.len() >= self.config.max_batch_size as usize;
+        let usable = self.stepper == Stepper::Fast
+            && set.members.count > 0
+            && self.visited == 0
+            && self.draining.is_empty()
+            && nobody_joins
+            && (self.contexts.is_empty() || self.quiet)
+            && set.seconds.is_empty()
+            && self.flight.len() == self.config.depth() - 1;
+        if !usable || set.first_due() <= set.next_pass() {
+            return None;
+        }
+        if let Some(pass) = self.flight.front()
+            && (pass.uniform != set.members.count || !pass.members.is_empty() || !pass.stops.is_empty())
+        {
+            return None;
+        }
+        Some(Steady { passes: set.first_due() - set.next_pass(), decode: set.members })
+    }
+
+    /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
+    /// and as many `complete` calls.
+    pub fn advance_steady(&mut self, passes: u64) {
+        self.decoders.advance(passes);
+        self.decoders.completed += passes;
+        if let Some(pass) = self.flight.iter_mut().next() {
+            pass.decode_number += passes;
+        }
+    }
+}
