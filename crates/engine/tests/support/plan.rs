@@ -173,7 +173,7 @@ fn with_events(config: Config, events: BoxedStrategy<Vec<Event>>) -> impl Strate
     })
 }
 
-fn plan(prompt: BoxedStrategy<u32>, outputs: BoxedStrategy<u32>) -> impl Strategy<Value = Plan> {
+pub fn plan(prompt: BoxedStrategy<u32>, outputs: BoxedStrategy<u32>) -> impl Strategy<Value = Plan> {
     let stop = prop_oneof![2 => Just(None), 1 => (1u32..20).prop_map(Some)];
     let content = prop_oneof![
         Just(ContentPlan::Private),
