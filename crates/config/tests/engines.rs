@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use windtunnel_config::{Deployment, Experiment, NO_CONTEXT_LIMIT, Placement, from_str, load};
 use windtunnel_engine::sglang::{self, Policy, Priority};
-use windtunnel_engine::{RankConfig, vllm};
+use windtunnel_engine::{RankConfig, trtllm, vllm};
 
 const SMALL: &str = "\
 engine:
@@ -142,12 +142,40 @@ fn the_example_of_sglang_has_ranks_and_native_defaults() {
     assert_eq!((config.chunked_prefill_size, config.max_running_requests), (Some(2048), 2048));
 }
 
-/// All that is wrong with it is that its scheduler is not there.
+/// The settings of a TensorRT-LLM rank of 64 blocks.
+fn trtllm(overrides: &[&str]) -> trtllm::Config {
+    const TRTLLM: &str = "engine.backend=trtllm";
+    let blocks = "engine.workers.aggregated.kv_cache.capacity.blocks=64";
+    match small(&[&[TRTLLM, blocks], overrides].concat()).deployment.engine {
+        RankConfig::Trtllm(config) => config,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The engine's own defaults: tensorrt_llm/llmapi/llm_args.py (2048 requests, 8192 tokens, no chunks). The
+/// reference has one core for vLLM and TensorRT-LLM: it reuses whole blocks, computes nothing of a prompt
+/// that is cached whole, and cuts outputs to the pool.
 #[test]
-fn the_example_of_trtllm_is_checked_but_not_supported() {
-    let problems = load(&example("trtllm.yaml"), &[]).unwrap_err().problems;
-    let paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
-    assert_eq!(paths, ["engine.backend"]);
+fn trtllm_follows_defaults_and_semantics() {
+    let schema = trtllm::Config {
+        max_batch_size: 256,
+        chunked_prefill: true,
+        ..trtllm::Config::new(64, 32, NO_CONTEXT_LIMIT)
+    };
+    assert_eq!(trtllm(&[]), schema);
+    assert_eq!(trtllm(&["engine.defaults=native"]), trtllm::Config::new(64, 32, NO_CONTEXT_LIMIT));
+    let theirs = trtllm::Config {
+        overlap: false,
+        partial_reuse: false,
+        beneficial_to_skip: false,
+        full_hit: trtllm::FullHit::Reference,
+        clamp_output_to_pool: true,
+        ..schema
+    };
+    assert_eq!(trtllm(&["engine.semantics=aisimulate_0_13"]), theirs);
+    let utilization = scheduler("capacity_policy: max_utilization");
+    assert_eq!(trtllm(&[&utilization]).capacity_policy, trtllm::CapacityPolicy::MaxUtilization);
+    assert!(load(&example("trtllm.yaml"), &[]).is_ok());
 }
 
 /// Ranks, accelerators of a worker, placement, barrier.

@@ -85,7 +85,7 @@ impl RankConfig {
     /// changed.
     pub fn idle_passes(&self) -> u32 {
         match self {
-            RankConfig::Vllm(_) => 3,
+            RankConfig::Vllm(_) | RankConfig::Trtllm(_) => 3,
             RankConfig::Sglang(config) => config.prefill_decode_interval.saturating_add(3),
         }
     }
@@ -104,7 +104,7 @@ impl RankConfig {
     pub fn take_prefill_interval(&mut self) -> u32 {
         match self {
             RankConfig::Vllm(config) => std::mem::replace(&mut config.prefill_schedule_interval, 1),
-            RankConfig::Sglang(_) => 1,
+            RankConfig::Sglang(_) | RankConfig::Trtllm(_) => 1,
         }
     }
 
@@ -182,19 +182,20 @@ impl Rank {
     }
 
     /// The same for a rank of a rank group. `throttle` holds prefill back ([`vllm::Rank::schedule_throttled`]);
-    /// SGLang has no such call and does not heed it.
+    /// the other engines have no such call and do not heed it.
     pub fn schedule_throttled(&mut self, throttle: bool) -> &Scheduled {
         match self {
             Rank::Vllm(rank) => rank.schedule_throttled(throttle),
             Rank::Sglang(rank) => rank.schedule(),
+            Rank::Trtllm(rank) => rank.schedule(),
         }
     }
 
     /// Some rank of this one's rank group computed prefill in the last pass. SGLang counts its
-    /// `prefill_decode_interval` from there; vLLM has nothing of the kind.
+    /// `prefill_decode_interval` from there; the others have nothing of the kind.
     pub fn arm_prefill_decode_interval(&mut self) {
         match self {
-            Rank::Vllm(_) => {}
+            Rank::Vllm(_) | Rank::Trtllm(_) => {}
             Rank::Sglang(rank) => rank.arm_prefill_decode_interval(),
         }
     }
@@ -228,7 +229,7 @@ impl Rank {
     /// What the engine would have died of by now, in its words.
     pub fn fault(&self) -> Option<&'static str> {
         match self {
-            Rank::Vllm(_) => None,
+            Rank::Vllm(_) | Rank::Trtllm(_) => None,
             Rank::Sglang(rank) => rank.fault(),
         }
     }

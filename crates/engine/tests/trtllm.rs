@@ -382,6 +382,21 @@ fn maximal_utilization_pauses_the_request_started_last() {
     assert_eq!(bench.finished[&1], (FinishReason::Length, 12));
 }
 
+/// MAX_UTILIZATION: who has another one paused, and has not started itself, is skipped when it is tried again: it
+/// takes itself for a duplicate. It starts with the next pass.
+#[test]
+fn who_has_another_one_paused_sits_out_the_pass() {
+    let config =
+        Config { capacity_policy: CapacityPolicy::MaxUtilization, chunked_prefill: true, ..small(6, 4) };
+    let mut bench = Bench::new(config);
+    // The second waits for the first, as it begins like it; the third starts meanwhile.
+    bench.add([prompt(0..5, 1), prompt((0..4).chain(50..66), 1), request(8, 9)]);
+    assert_eq!(bench.pass().batch, [(0, 5), (2, 8)]);
+    let pass = bench.pass();
+    assert_eq!((pass.paused, pass.batch), (vec![2], vec![]));
+    assert_eq!(bench.pass().admitted, [(1, 4, 20, false)]);
+}
+
 /// A length that is reached is foreseen: no pass too many. A stop token is not: with the overlap scheduler the
 /// request takes part in one more pass, whose token is dropped.
 #[test]

@@ -37,7 +37,7 @@ pub(super) fn deployment(
     let engine = match keys.backend {
         Backend::Vllm => vllm::rank(keys, semantics, findings).map(RankConfig::Vllm),
         Backend::Sglang => sglang::rank(keys, semantics, findings).map(RankConfig::Sglang),
-        Backend::Trtllm => trtllm::rank(keys, semantics, findings),
+        Backend::Trtllm => trtllm::rank(keys, semantics, findings).map(RankConfig::Trtllm),
     };
     let group = group(keys.backend, &mut keys.workers.aggregated, semantics, findings);
     let worker = &mut keys.workers.aggregated;

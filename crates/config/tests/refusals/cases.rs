@@ -177,7 +177,6 @@ fn not_yet() -> Vec<Case> {
         add("not yet: disaggregated", engine, "  mode: disaggregated\n"),
         edit("not yet: disaggregated roles", "    aggregated:", "    prefill: {}\n    decode:"),
         add("not yet: afd", engine, "  mode: afd\n"),
-        edit("not yet: trtllm", "backend: vllm", "backend: trtllm"),
         edit(
             "not yet: trtllm disaggregated",
             "  backend: vllm\n  workers:\n    aggregated:",

@@ -7,6 +7,6 @@ mod radix;
 mod text;
 
 pub(crate) use block_pool::BlockPool;
+pub(crate) use block_tree::BlockTree;
 pub(crate) use radix::{Entering, NodeId, ROOT, Radix};
 pub(crate) use text::Text;
-pub(crate) use block_tree::BlockTree;

@@ -93,6 +93,7 @@ impl Rank {
             }
             State::Running | State::Attached => {
                 self.leave_running(slot);
+                self.someone_ended = true;
                 self.someone_left = true;
             }
             State::Draining | State::Waiting | State::Vacant => {}

@@ -60,6 +60,8 @@ pub struct Rank {
     pub(super) running_chunked: Option<RequestId>,
     /// `is_prefill_only` of the running batch.
     pub(super) prefill_only: bool,
+    /// A running request ended since the last `schedule`, up to which the engine's batch still holds it.
+    pub(super) someone_ended: bool,
     /// A request left the running or the last batch since the last `schedule`.
     pub(super) someone_left: bool,
     pub(super) last: LastBatch,
@@ -117,6 +119,7 @@ impl Rank {
             full: false,
             running_chunked: None,
             prefill_only: false,
+            someone_ended: false,
             someone_left: false,
             last: LastBatch::default(),
             chunked: None,

@@ -60,6 +60,8 @@ impl Rank {
     fn merge_last(&mut self) {
         let LastBatch { extended, decodes, chunked, chunked_id, prefill_only, .. } =
             std::mem::take(&mut self.last);
+        let someone_ended = std::mem::take(&mut self.someone_ended);
+        let was_empty = self.running.is_empty() && !someone_ended;
         let mut joining = extended;
         if let Some(chunked) = chunked {
             let before = joining.len();
@@ -69,7 +71,7 @@ impl Rank {
         if joining.is_empty() && decodes.is_empty() {
             return;
         }
-        if self.running.is_empty() {
+        if was_empty {
             // The engine takes the other batch, with its own flag.
             self.full = false;
             self.someone_left = false;

@@ -72,6 +72,10 @@ impl Rank {
 
     /// `MaxUtilizationPolicy.schedule`: each request gets what it needs for this pass. When one does not
     /// fit, the last one that has started is paused, and it is tried again. Returns those to pause.
+    ///
+    /// A request that has not started and is tried again finds, by the rule for duplicates, that somebody
+    /// computes its first block already: itself. So it sits out the pass for which it had another one paused.
+    /// That is what the engine's loop does.
     fn maximise_utilization(&mut self) -> Vec<u32> {
         let (mut candidates, whole) = self.candidates();
         let lookups = self.scheduled.lookups;

@@ -20,6 +20,7 @@ impl Rank {
             self.collect_seconds();
         }
         self.outcome.parked.append(&mut self.scheduled.parked);
+        self.outcome.beat = pass.tokens > 0;
         self.outcome.steady_tokens = pass.uniform;
         // `_handle_responses` goes through the active requests in order. Those named later, when they left
         // the decode set, stand at the end.
