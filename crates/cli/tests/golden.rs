@@ -21,6 +21,7 @@ const STEPPERS: [Stepper; 2] = [Stepper::Plain, Stepper::Fast];
 const SETS: &[(&str, usize, u64)] = &[
     ("sglang", 18, 2650),
     ("sglang_edges", 5, 98),
+    ("sglang_random", 32, 3336),
     ("vllm", 29, 3860),
     ("vllm_options", 7, 202),
     ("vllm_random", 36, 2456),
