@@ -132,7 +132,7 @@ impl Config {
         }
         // llmRequest.h, setPrepopulatedPromptLen: a chunk that is not the last ends with a block.
         let unit = self.chunk_unit();
-        if unit == 0 || unit % self.block_size != 0 {
+        if unit == 0 || !unit.is_multiple_of(self.block_size) {
             return fail(
                 "chunk_unit_size",
                 unit.to_string(),
