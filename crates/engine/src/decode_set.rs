@@ -2,7 +2,8 @@
 //! them by counting itself, so that it costs O(1); a calendar names those for which more is due.
 //!
 //! What a member's counters are is implied: member since decode pass j, n passes scheduled, m completed
-//! → n − j tokens more computed, max(m − j, 0) more known, the difference in flight.
+//! → n − j tokens more computed, max(m − j, 0) more known, the difference in flight. Which engine the members
+//! belong to is not known here.
 
 use crate::pass::DecodeSet;
 use std::cmp::Reverse;

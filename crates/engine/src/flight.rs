@@ -1,4 +1,5 @@
-//! Passes scheduled but not yet completed, oldest first.
+//! Passes scheduled but not yet completed, oldest first: who takes part in each, by name or as a member of
+//! the decode set. What a pass decided is the engine's own affair.
 
 use std::collections::VecDeque;
 
