@@ -23,6 +23,7 @@ const SETS: &[(&str, usize, u64)] = &[
     ("sglang_edges", 5, 98),
     ("sglang_random", 32, 3336),
     ("vllm", 29, 3860),
+    ("vllm_dp", 4, 330),
     ("vllm_options", 7, 202),
     ("vllm_random", 36, 2456),
 ];

@@ -25,10 +25,9 @@ pub(crate) struct GroupOptions {
 }
 
 /// Ranks of one worker that step together.
-pub(crate) struct Group {
+pub(crate) struct Group<L> {
     worker: u32,
-    /// At least one.
-    lanes: Vec<Lane>,
+    lanes: L,
     timing: TimingModel,
     depth: usize,
     /// The instant reached: of the last pass end or arrival.
@@ -52,11 +51,48 @@ pub(crate) struct Group {
     /// Stops the run: raised from outside, or here when a pass would end beyond all time.
     interrupt: Arc<AtomicBool>,
     endless: Option<Nanos>,
-    /// Scratch: the lanes that take part in a stretch, and what they decode in its next pass.
-    stretch: Vec<(usize, DecodeSet)>,
+    /// Scratch: the lanes that take part in a stretch.
+    stretch: Vec<Strider>,
 }
 
-impl Group {
+/// The lanes of a group, at least one. A group of one is compiled for itself: it costs no more than a rank.
+pub(crate) trait Lanes: AsRef<[Lane]> + AsMut<[Lane]> + IntoIterator<Item = Lane> + Sized {
+    /// `count` lanes, from rank `first` on.
+    fn make<E>(first: u32, count: u32, lane: impl Fn(u32) -> Result<Lane, E>) -> Result<Self, E>;
+}
+
+impl Lanes for [Lane; 1] {
+    fn make<E>(first: u32, _: u32, lane: impl Fn(u32) -> Result<Lane, E>) -> Result<Self, E> {
+        Ok([lane(first)?])
+    }
+}
+
+impl Lanes for Vec<Lane> {
+    fn make<E>(first: u32, count: u32, lane: impl Fn(u32) -> Result<Lane, E>) -> Result<Self, E> {
+        (first..first + count).map(lane).collect()
+    }
+}
+
+/// A lane that takes part in a stretch.
+#[derive(Clone, Copy)]
+struct Strider {
+    lane: usize,
+    /// What it decodes in the next pass.
+    decode: DecodeSet,
+    /// End of its pass before that.
+    last_end: Nanos,
+}
+
+/// A run of steady passes.
+struct Leap {
+    passes: u64,
+    /// End of the last one completed.
+    now: Nanos,
+    /// End of the newest one in flight.
+    busy_until: Nanos,
+}
+
+impl<L: Lanes> Group<L> {
     /// `ranks` ranks of `worker`, from rank `first` on.
     pub(crate) fn new(
         worker: u32,
@@ -64,7 +100,7 @@ impl Group {
         ranks: u32,
         deployment: &Deployment,
         options: &GroupOptions,
-    ) -> Result<Group, ConfigError> {
+    ) -> Result<Group<L>, ConfigError> {
         let mut config = deployment.engine.clone();
         let prefill_interval = if ranks > 1 { u64::from(config.take_prefill_interval()) } else { 1 };
         let depth = config.depth();
@@ -72,7 +108,7 @@ impl Group {
         let reports = deployment.ranks.get() > 1 && deployment.placement == Placement::VllmBalancer;
         Ok(Group {
             worker,
-            lanes: (first..first + ranks).map(lane).collect::<Result<_, _>>()?,
+            lanes: L::make(first, ranks, lane)?,
             timing: deployment.timing,
             depth,
             now: Nanos::ZERO,
@@ -92,16 +128,16 @@ impl Group {
     }
 
     fn in_flight(&self) -> usize {
-        self.lanes[0].flying.len()
+        self.lanes.as_ref()[0].flying.len()
     }
 
     /// End of the oldest pass in flight.
     fn next_end(&self) -> Option<Nanos> {
-        self.lanes[0].flying.front().map(|pass| pass.end)
+        self.lanes.as_ref()[0].flying.front().map(|pass| pass.end)
     }
 
     fn has_work(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.rank.has_work())
+        self.lanes.as_ref().iter().any(|lane| lane.rank.has_work())
     }
 
     /// When it next does something, [`Nanos::NEVER`] if nothing is due.
@@ -113,7 +149,7 @@ impl Group {
     /// request is recorded and has ended.
     pub(crate) fn submit(&mut self, lane: usize, arrival: Arrival, now: Nanos) {
         self.now = now;
-        if !self.lanes[lane].submit(arrival, now, &mut self.collector) {
+        if !self.lanes.as_mut()[lane].submit(arrival, now, &mut self.collector) {
             self.ended += 1;
             return;
         }
@@ -173,19 +209,17 @@ impl Group {
         let start = now.max(self.busy_until);
         let mut longest = Nanos::ZERO;
         let (mut tokens, mut prefill_tokens, mut hopeless) = (0, 0, false);
-        for lane in &mut self.lanes {
+        self.lanes.as_mut().iter_mut().for_each(|lane| {
             let part = lane.schedule(throttle, start, &self.timing);
             longest = longest.max(part.duration);
             tokens += part.tokens;
             prefill_tokens += part.prefill_tokens;
             hopeless |= part.fruitless || part.fatal;
-        }
+        });
         let end = start + longest;
-        for pass in self.lanes.iter_mut().filter_map(|lane| lane.flying.back_mut()) {
-            pass.end = end;
-        }
-        if prefill_tokens > 0 && self.lanes.len() > 1 {
-            self.lanes.iter_mut().for_each(|lane| lane.rank.arm_prefill_decode_interval());
+        self.lanes.as_mut().iter_mut().for_each(|lane| lane.set_end(end));
+        if prefill_tokens > 0 && self.lanes.as_ref().len() > 1 {
+            self.lanes.as_mut().iter_mut().for_each(|lane| lane.rank.arm_prefill_decode_interval());
         }
         if end.0 >= MAX_NANOS {
             self.endless = Some(longest);
@@ -207,9 +241,7 @@ impl Group {
     /// Completes the oldest pass in flight, which ends at `now`.
     fn complete(&mut self, now: Nanos) {
         self.now = now;
-        for lane in &mut self.lanes {
-            self.ended += lane.complete(now, &mut self.collector);
-        }
+        self.lanes.as_mut().iter_mut().for_each(|lane| self.ended += lane.complete(now, &mut self.collector));
         let step = GroupStep { step: self.step.step.saturating_sub(1), ..self.step };
         self.report(now, step);
         if self.has_work() {
@@ -226,27 +258,71 @@ impl Group {
     /// Lets the ranks tell the balancer, if there is one, what has changed.
     fn report(&mut self, time: Nanos, step: GroupStep) {
         let Some(reports) = &mut self.reports else { return };
-        for lane in &mut self.lanes {
+        self.lanes.as_mut().iter_mut().for_each(|lane| {
             if let Some(load) = lane.take_report() {
                 reports.push(LoadReport { time, rank: lane.row.rank, step, load });
             }
-        }
+        });
     }
 
     /// Runs steady passes in one go, as far as they end by `horizon`. True if there was one.
-    fn run_stretch(&mut self, mut now: Nanos, horizon: Nanos) -> bool {
+    fn run_stretch(&mut self, now: Nanos, horizon: Nanos) -> bool {
         let Some(most) = self.open_stretch() else { return false };
-        let mut passes = 0;
         // Start of the pass that is completed first; each of the others starts when the one before it ends.
-        let first_start = match self.lanes[0].flying.front() {
+        let first_start = match self.lanes.as_ref()[0].flying.front() {
             Some(pass) => pass.start,
             None => now.max(self.busy_until),
         };
+        let mut stretch = std::mem::take(&mut self.stretch);
+        let leap = match stretch[..] {
+            // The usual case, compiled for itself.
+            [alone] => self.leap(&mut [alone], most, now, horizon),
+            _ => self.leap(&mut stretch[..], most, now, horizon),
+        };
+        self.stretch = stretch;
+        let Leap { passes, now, busy_until } = leap;
+        if passes == 0 {
+            return false;
+        }
+        for strider in &self.stretch {
+            let lane = &mut self.lanes.as_mut()[strider.lane];
+            lane.rank.advance_steady(passes);
+            lane.row.passes += passes;
+            lane.row.decode_passes += passes;
+            lane.row.decode_tokens += passes * strider.decode.count;
+            lane.row.busy += now.since(first_start);
+            lane.next_pass += passes;
+            lane.last_end = now;
+        }
+        self.lanes.as_mut().iter_mut().for_each(|lane| {
+            if let Some(pass) = lane.flying.front_mut() {
+                pass.number = lane.next_pass.wrapping_sub(1);
+                (pass.start, pass.end) = (now, busy_until);
+            }
+        });
+        self.step.step += passes;
+        self.busy_until = busy_until;
+        self.now = now;
+        self.due = Some(now);
+        true
+    }
+
+    /// Lets time pass over at most `most` steady passes of `striders`, and enters the gaps between tokens.
+    fn leap(
+        &mut self,
+        striders: &mut (impl AsMut<[Strider]> + ?Sized),
+        most: u64,
+        mut now: Nanos,
+        horizon: Nanos,
+    ) -> Leap {
+        let striders = striders.as_mut();
+        let mut passes = 0;
         let mut busy_until = self.busy_until;
         while passes < most && now < horizon {
             let mut duration = Nanos::ZERO;
-            for &(_, decode) in &self.stretch {
-                duration = duration.max(self.timing.pass_duration(&Shape { prefill: &[], decode }));
+            for strider in &*striders {
+                let shape = Shape { prefill: &[], decode: strider.decode };
+                duration = duration.max(self.timing.pass_duration(&shape));
             }
             let end = now.max(busy_until) + duration;
             // Synchronous: this pass ends before the next is scheduled. Asynchronous: the one before it.
@@ -254,38 +330,16 @@ impl Group {
             if completed > horizon || end.0 >= MAX_NANOS {
                 break;
             }
-            for (lane, decode) in &mut self.stretch {
-                let last_end = std::mem::replace(&mut self.lanes[*lane].last_end, completed);
-                self.collector.gap(completed.since(last_end), decode.count);
-                decode.grow();
+            for strider in &mut *striders {
+                self.collector.gap(completed.since(strider.last_end), strider.decode.count);
+                strider.last_end = completed;
+                strider.decode.grow();
             }
             busy_until = end;
             now = completed;
             passes += 1;
         }
-        if passes == 0 {
-            return false;
-        }
-        for &(lane, decode) in &self.stretch {
-            let lane = &mut self.lanes[lane];
-            lane.rank.advance_steady(passes);
-            lane.row.passes += passes;
-            lane.row.decode_passes += passes;
-            lane.row.decode_tokens += passes * decode.count;
-            lane.row.busy += now.since(first_start);
-            lane.next_pass += passes;
-        }
-        for lane in &mut self.lanes {
-            if let Some(pass) = lane.flying.front_mut() {
-                pass.number = lane.next_pass.wrapping_sub(1);
-                (pass.start, pass.end) = (now, busy_until);
-            }
-        }
-        self.step.step += passes;
-        self.busy_until = busy_until;
-        self.now = now;
-        self.due = Some(now);
-        true
+        Leap { passes, now, busy_until }
     }
 
     /// Finds out which lanes decode steadily from now on, and for how many passes all of them do. None if
@@ -297,13 +351,17 @@ impl Group {
         }
         self.stretch.clear();
         let mut most = u64::MAX;
-        for (index, lane) in self.lanes.iter().enumerate() {
+        for (index, lane) in self.lanes.as_ref().iter().enumerate() {
             match lane.rank.steady() {
                 Some(steady) => {
                     most = most.min(steady.passes);
-                    self.stretch.push((index, steady.decode));
+                    self.stretch.push(Strider {
+                        lane: index,
+                        decode: steady.decode,
+                        last_end: lane.last_end,
+                    });
                 }
-                None if self.lanes.len() > 1 && lane.is_idle() => {}
+                None if self.lanes.as_ref().len() > 1 && lane.is_idle() => {}
                 None => return None,
             }
         }
@@ -322,17 +380,17 @@ impl Group {
 
     /// Requests that have not ended.
     pub(crate) fn unfinished(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.rank.unfinished()).sum()
+        self.lanes.as_ref().iter().map(|lane| lane.rank.unfinished()).sum()
     }
 
     /// Those of one lane.
     pub(crate) fn unfinished_of(&self, lane: usize) -> usize {
-        self.lanes[lane].rank.unfinished()
+        self.lanes.as_ref()[lane].rank.unfinished()
     }
 
     /// The requests that have not ended, in order of their numbers.
     pub(crate) fn unfinished_requests(&self) -> Vec<u64> {
-        let requests = self.lanes.iter().flat_map(|lane| lane.rank.unfinished_requests());
+        let requests = self.lanes.as_ref().iter().flat_map(|lane| lane.rank.unfinished_requests());
         let mut ids: Vec<u64> = requests.map(|id| id.0).collect();
         ids.sort_unstable();
         ids
@@ -348,21 +406,21 @@ impl Group {
     }
 
     pub(crate) fn lanes(&self) -> &[Lane] {
-        &self.lanes
+        self.lanes.as_ref()
     }
 
     pub(crate) fn lanes_mut(&mut self) -> &mut [Lane] {
-        &mut self.lanes
+        self.lanes.as_mut()
     }
 
     /// On one of the ranks, requests preempt each other without end and without a token.
     pub(crate) fn fruitless(&self) -> bool {
-        self.lanes.iter().any(Lane::fruitless)
+        self.lanes.as_ref().iter().any(Lane::fruitless)
     }
 
     /// What the engine would have died of on one of the ranks, if on any: the rank, and its words.
     pub(crate) fn fault(&self) -> Option<(u32, &'static str)> {
-        self.lanes.iter().find_map(|lane| lane.rank.fault().map(|words| (lane.row.rank, words)))
+        self.lanes.as_ref().iter().find_map(|lane| lane.rank.fault().map(|words| (lane.row.rank, words)))
     }
 
     /// The duration of a pass that would end beyond all time, if there is one.

@@ -180,6 +180,14 @@ impl Lane {
         }
     }
 
+    /// The pass scheduled last ends at `end`.
+    #[inline]
+    pub(crate) fn set_end(&mut self, end: Nanos) {
+        if let Some(pass) = self.flying.back_mut() {
+            pass.end = end;
+        }
+    }
+
     /// Completes its part of the oldest pass in flight, which ends at `now`. Returns how many requests
     /// ended with it.
     pub(crate) fn complete(&mut self, now: Nanos, collector: &mut Collector) -> u64 {

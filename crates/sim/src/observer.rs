@@ -4,7 +4,7 @@
 //! then written in order of time, worker and rank.
 
 use crate::error::SimError;
-use crate::group::Group;
+use crate::group::{Group, Lanes};
 use crate::lane::Lane;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -83,7 +83,7 @@ impl<'a> Telemetry<'a> {
 }
 
 impl Telemetry<'_> {
-    fn sample(&mut self, groups: &[Group], now: Nanos) -> Result<(), SimError> {
+    fn sample(&mut self, groups: &[Group<impl Lanes>], now: Nanos) -> Result<(), SimError> {
         self.last = Some(now);
         let mut lanes = groups.iter().flat_map(Group::lanes);
         lanes.try_for_each(|lane| self.writer.sample(&sample(lane, now))).map_err(SimError::Telemetry)
@@ -106,7 +106,7 @@ impl Observer<'_> {
     }
 
     /// Looks at the groups, which all have settled at `now`, the instant announced last.
-    pub(crate) fn look(&mut self, groups: &mut [Group], now: Nanos) -> Result<(), SimError> {
+    pub(crate) fn look(&mut self, groups: &mut [Group<impl Lanes>], now: Nanos) -> Result<(), SimError> {
         if let Some(telemetry) = &mut self.telemetry
             && telemetry.next == now
         {
@@ -123,7 +123,7 @@ impl Observer<'_> {
     }
 
     /// The run ended at `end`: a last sample, all events, and everything handed on to its destination.
-    pub(crate) fn finish(&mut self, groups: &mut [Group], end: Nanos) -> Result<(), SimError> {
+    pub(crate) fn finish(&mut self, groups: &mut [Group<impl Lanes>], end: Nanos) -> Result<(), SimError> {
         self.write_events(groups)?;
         if let Some(telemetry) = &mut self.telemetry
             && telemetry.last != Some(end)
@@ -140,7 +140,7 @@ impl Observer<'_> {
     }
 
     /// Writes all events buffered so far.
-    fn write_events(&mut self, groups: &mut [Group]) -> Result<(), SimError> {
+    fn write_events(&mut self, groups: &mut [Group<impl Lanes>]) -> Result<(), SimError> {
         let Some(Events { log, .. }) = &mut self.events else { return Ok(()) };
         let mut all: Vec<((u32, u32), Entry)> = Vec::new();
         for lane in groups.iter_mut().flat_map(Group::lanes_mut) {

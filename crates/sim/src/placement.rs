@@ -3,7 +3,7 @@
 //! The policies live in the router. Here is what connects them with virtual time: how the ranks of a worker
 //! lie in rank groups, and what the balancer is told of them.
 
-use crate::group::Group;
+use crate::group::{Group, Lanes};
 use std::num::NonZeroU32;
 use windtunnel_config::{Deployment, Placement};
 use windtunnel_engine::{Nanos, Rejection};
@@ -13,6 +13,11 @@ use windtunnel_router::{LoadReport, RoundRobin, VllmBalancer};
 enum Policy {
     RoundRobin(RoundRobin),
     Vllm(VllmBalancer),
+}
+
+/// Ranks that step together.
+pub(crate) fn ranks_per_group(deployment: &Deployment) -> u32 {
+    if deployment.barrier { deployment.ranks.get() } else { 1 }
 }
 
 /// Places requests on the ranks of their worker.
@@ -36,15 +41,10 @@ impl Placer {
         let workers = if ranks.get() > 1 { deployment.replicas.get() } else { 0 };
         Placer {
             ranks,
-            ranks_per_group: if barrier { ranks.get() } else { 1 },
+            ranks_per_group: ranks_per_group(deployment),
             policies: (0..workers).map(|_| policy()).collect(),
             reports: Vec::new(),
         }
-    }
-
-    /// Ranks that step together.
-    pub(crate) fn ranks_per_group(&self) -> u32 {
-        self.ranks_per_group
     }
 
     /// Where in `groups`, and in which lane of its group, the rank of `worker` stands that takes a request at
@@ -54,7 +54,7 @@ impl Placer {
         worker: u32,
         named: Option<u32>,
         now: Nanos,
-        groups: &mut [Group],
+        groups: &mut [Group<impl Lanes>],
     ) -> Result<(usize, usize), (usize, Rejection)> {
         let ranks = self.ranks.get();
         let first = worker as usize * (ranks / self.ranks_per_group) as usize;
@@ -74,7 +74,7 @@ impl Placer {
     }
 
     /// Asks the worker's policy. `groups` are those of the worker.
-    fn pick(&mut self, worker: u32, now: Nanos, groups: &mut [Group]) -> u32 {
+    fn pick(&mut self, worker: u32, now: Nanos, groups: &mut [Group<impl Lanes>]) -> u32 {
         match &mut self.policies[worker as usize] {
             Policy::RoundRobin(turn) => turn.pick(self.ranks),
             Policy::Vllm(balancer) => {

@@ -4,9 +4,10 @@
 //! rank of another worker.
 
 use crate::error::SimError;
-use crate::group::{Group, GroupOptions};
+use crate::group::{Group, GroupOptions, Lanes};
+use crate::lane::Lane;
 use crate::observer::{Events, Observer, Telemetry};
-use crate::placement::Placer;
+use crate::placement::{Placer, ranks_per_group};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::Write;
@@ -73,13 +74,16 @@ impl Default for Options<'_> {
 /// A bad line of the workload, a destination that cannot be written, an interruption, or requests that
 /// nothing will wake.
 pub fn run<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Report, SimError> {
-    Run::new(experiment, options)?.run(&experiment.workload)
+    match ranks_per_group(&experiment.deployment) {
+        1 => Run::<[Lane; 1]>::new(experiment, options)?.run(&experiment.workload),
+        _ => Run::<Vec<Lane>>::new(experiment, options)?.run(&experiment.workload),
+    }
 }
 
-struct Run<'a> {
+struct Run<'a, L> {
     deployment: &'a Deployment,
     /// By worker and rank.
-    groups: Vec<Group>,
+    groups: Vec<Group<L>>,
     router: RoundRobin,
     placer: Placer,
     observer: Observer<'a>,
@@ -91,8 +95,8 @@ struct Run<'a> {
     agenda: BinaryHeap<Reverse<(Nanos, usize)>>,
 }
 
-impl<'a> Run<'a> {
-    fn new(experiment: &'a Experiment, options: Options<'a>) -> Result<Run<'a>, SimError> {
+impl<'a, L: Lanes> Run<'a, L> {
+    fn new(experiment: &'a Experiment, options: Options<'a>) -> Result<Run<'a, L>, SimError> {
         let deployment = &experiment.deployment;
         let sla = experiment.sla.map(|sla| match sla.e2e {
             Some(bound) => Sla::E2e(bound),
@@ -105,7 +109,7 @@ impl<'a> Run<'a> {
             interrupt: options.interrupt.clone(),
         };
         let placer = Placer::new(deployment);
-        let ranks = placer.ranks_per_group();
+        let ranks = ranks_per_group(deployment);
         let groups = (0..deployment.replicas.get())
             .flat_map(|worker| {
                 (0..deployment.ranks.get()).step_by(ranks as usize).map(move |first| (worker, first))
@@ -339,7 +343,7 @@ impl<'a> Run<'a> {
         if !self.interrupt.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let cause = |group: &Group| {
+        let cause = |group: &Group<L>| {
             let worker = group.worker();
             if let Some((rank, words)) = group.fault() {
                 return Some(SimError::EngineFault { worker, rank, words });

@@ -290,6 +290,7 @@ impl<'a> Replay<'a> {
             stuck,
             preemptions: Ordered(preempted.map(|&r| (self.name(r), self.preemptions[r])).collect()),
             unfinished: live.copied().chain(self.arrivals.pending()).map(|r| self.name(r)).collect(),
+            free_blocks: (self.settings.dp_prefill_interval > 1).then(|| self.rank.free_blocks()),
         }
     }
 }

@@ -72,4 +72,6 @@ pub struct Summary {
     pub stuck: bool,
     pub preemptions: Ordered<u32>,
     pub unfinished: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free_blocks: Option<u32>,
 }
