@@ -396,9 +396,9 @@ fn the_engine_is_that_of_the_option_or_of_the_config() {
         ("{\"engine\": \"trtllm\"}", &[], "1: engine: got trtllm; allowed are vllm, sglang"),
         ("{\"page_size\": 1}", &[], "1: column 12: unknown field `page_size`"),
         (
-            "{\"engine\": \"sglang\",\n\"schedule_policy\": \"random\"}",
+            "{\"engine\": \"sglang\",\n\"schedule_policy\": \"hrrn\"}",
             &[],
-            "2: schedule_policy: got random; allowed are fcfs, lpm, dfs-weight, lof",
+            "2: schedule_policy: got hrrn; allowed are fcfs, lpm, dfs-weight, lof, random",
         ),
         ("{\"num_blocks\": 3}", &["--engine", "sglang"], "1: column 13: unknown field `num_blocks`"),
     ];

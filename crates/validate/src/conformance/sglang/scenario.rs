@@ -309,10 +309,10 @@ mod tests {
 
     #[test]
     fn what_the_scheduler_does_not_have_is_refused() {
-        for policy in ["random", "hrrn", "routing-key", "shortest-prefill-first"] {
+        for policy in ["hrrn", "routing-key", "shortest-prefill-first"] {
             assert_eq!(
                 checked(json!({"schedule_policy": policy})).unwrap_err(),
-                format!("schedule_policy: got {policy}; allowed are fcfs, lpm, dfs-weight, lof")
+                format!("schedule_policy: got {policy}; allowed are fcfs, lpm, dfs-weight, lof, random")
             );
         }
         let cases = [
