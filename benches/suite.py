@@ -31,6 +31,12 @@ PEER = {
     "syn-1w-vllm-fixed-ample": (0.35, 48), "syn-1w-vllm-fixed-tight": (0.30, 21),
     "syn-8w-rr-poly-ample": (1.09, 86), "syn-8w-rr-poly-tight": (1.04, 24),
     "syn-8w-rr-fixed-ample": (0.95, 87), "syn-8w-rr-fixed-tight": (0.94, 23),
+    "conv-1w-sglang-poly-ample": (3.76, 480), "conv-1w-sglang-poly-page64-ample": (1.12, 61),
+    "conv-1w-sglang-poly-tight": (3.67, 501), "conv-1w-sglang-poly-ample102M": (4.68, 1823),
+    "conv-1w-sglang-poly-page64-tight": (1.14, 181), "conv-1w-sglang-fixed-ample": (3.62, 474),
+    "conv-1w-sglang-fixed-tight": (3.36, 95), "syn-1w-sglang-poly-ample": (1.16, 373),
+    "syn-1w-sglang-poly-tight": (1.21, 263), "syn-1w-sglang-fixed-ample": (1.04, 365),
+    "syn-1w-sglang-fixed-tight": (0.97, 62),
 }
 # Their key, the largest relative distance that is float noise. Percentiles of ITL come from sketches on both sides.
 COMPARED = {
@@ -68,7 +74,7 @@ engine:
   mode: aggregated
   model: any
   hardware: any
-  backend: vllm
+  backend: {engine.get('backend', 'vllm')}
   semantics: aisimulate_0_13
   workers:
     aggregated:

@@ -62,7 +62,11 @@ impl Rank {
             preempted.iter().for_each(|&slot| self.requeue(slot, false));
             return false;
         }
-        self.waiting.retain(|slot| !admitted.contains(slot));
+        // Those admitted from the queue are its first: it ends with the first one that is not.
+        let queued = |slot: &&u32| self.sequences[**slot as usize].state == State::Waiting;
+        let taken = admitted.iter().filter(queued).count();
+        debug_assert!(self.waiting.iter().take(taken).all(|slot| admitted.contains(slot)));
+        self.waiting.drain(..taken);
         preempted.iter().for_each(|&slot| self.requeue(slot, false));
         self.chunked = new_chunked.or(self.chunked);
         if let Some(slot) = self.chunked {

@@ -29,7 +29,7 @@ impl Rank {
             Policy::Lpm if cache_aware => {
                 let behind = self.match_waiting();
                 let mut waiting = std::mem::take(&mut self.waiting);
-                waiting.sort_by_key(|slot| {
+                waiting.make_contiguous().sort_by_key(|slot| {
                     let matched = i64::from(self.sequences[*slot as usize].matched);
                     if behind.contains(slot) { i64::MAX } else { -matched }
                 });
@@ -43,7 +43,7 @@ impl Rank {
                 self.waiting = order.into_iter().map(|at| self.waiting[at]).collect();
             }
             Policy::Lof => self.sort_by_longest_output(),
-            Policy::Random { .. } => self.shuffle.shuffle(&mut self.waiting),
+            Policy::Random { .. } => self.shuffle.shuffle(self.waiting.make_contiguous()),
             Policy::Fcfs => self.sort_by_priority(),
             Policy::Lpm | Policy::DfsWeight => {}
         }
@@ -64,7 +64,7 @@ impl Rank {
         if self.config.priority.is_some() {
             let sign = self.urgency_sign();
             let sequences = &self.sequences;
-            self.waiting.sort_by_key(|&slot| {
+            self.waiting.make_contiguous().sort_by_key(|&slot| {
                 let s = &sequences[slot as usize];
                 (s.priority * sign, s.entered)
             });
@@ -74,7 +74,7 @@ impl Rank {
     fn sort_by_longest_output(&mut self) {
         let sign = if self.config.priority.is_some() { self.urgency_sign() } else { 0 };
         let sequences = &self.sequences;
-        self.waiting.sort_by_key(|&slot| {
+        self.waiting.make_contiguous().sort_by_key(|&slot| {
             let s = &sequences[slot as usize];
             (s.priority * sign, -i64::from(s.max_new))
         });

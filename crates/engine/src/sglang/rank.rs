@@ -14,6 +14,7 @@ use crate::kv::{ROOT, Radix, Text};
 use crate::pass::{Finished, Outcome, Scheduled, Slot};
 use crate::rank::{RankStats, Stepper};
 use crate::request::{Content, FinishReason, OutputPlan, Rejection, Request, RequestId};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The prompt that stands in for one that is too long to be served (`set_finish_with_abort`).
@@ -49,7 +50,7 @@ pub struct Rank {
     next_own: u64,
     next_entry: u64,
     pub(super) next_ticket: u64,
-    pub(super) waiting: Vec<u32>,
+    pub(super) waiting: VecDeque<u32>,
     /// `running_batch`, in order.
     pub(super) running: Vec<u32>,
     /// Running requests that are not in the decode set.
@@ -113,7 +114,7 @@ impl Rank {
             next_own: 0,
             next_entry: 0,
             next_ticket: 0,
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
             running: Vec::new(),
             visited: 0,
             full: false,
@@ -293,7 +294,7 @@ impl Rank {
         s.state = State::Waiting;
         s.entered = self.next_entry;
         self.next_entry += 1;
-        self.waiting.push(slot);
+        self.waiting.push_back(slot);
     }
 
     /// Aborts a request (`abort_request`): at once if it waits, which is what `true` says; else when its
