@@ -352,7 +352,7 @@ impl<L: Lanes> Group<L> {
         self.stretch.clear();
         let mut most = u64::MAX;
         for (index, lane) in self.lanes.as_ref().iter().enumerate() {
-            match lane.rank.steady() {
+            match lane.steady() {
                 Some(steady) => {
                     most = most.min(steady.passes);
                     self.stretch.push(Strider {

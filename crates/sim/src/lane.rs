@@ -5,7 +5,7 @@
 use crate::observer::EventBuffer;
 use std::collections::VecDeque;
 use windtunnel_engine::{
-    ConfigError, FinishReason, Nanos, Outcome, Rank, RankConfig, RankStats, Scheduled, Stepper,
+    ConfigError, FinishReason, Nanos, Outcome, Rank, RankConfig, RankStats, Scheduled, Steady, Stepper,
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role};
@@ -214,6 +214,14 @@ impl Lane {
     /// Nothing to schedule and nothing in flight.
     pub(crate) fn is_idle(&self) -> bool {
         !self.rank.has_work() && self.flying.iter().all(|pass| !pass.takes_part)
+    }
+
+    /// The coming steady passes, if there are any that nobody has to look at one by one.
+    pub(crate) fn steady(&self) -> Option<Steady> {
+        if self.events.as_ref().is_some_and(EventBuffer::is_waiting) {
+            return None;
+        }
+        self.rank.steady()
     }
 
     /// What it has to tell the balancer: its load, if its counts have changed since it last did

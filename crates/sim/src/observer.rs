@@ -40,6 +40,11 @@ impl EventBuffer {
         self.decided.push_back((pass, id));
     }
 
+    /// Preemptions of passes in flight have yet to be told, each when its pass ends.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.decided.is_empty()
+    }
+
     /// Pass `pass` ended.
     pub(crate) fn published(&mut self, time: Nanos, pass: u64, events: &KvEvents) {
         while let Some(&(decided, id)) = self.decided.front()

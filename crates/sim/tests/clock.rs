@@ -27,6 +27,24 @@ fn a_pass_in_flight_at_the_cut_is_no_pass_and_busy_until_the_cut() {
     }
 }
 
+/// A request that is preempted when it needs a block, while its last token is in flight, leaves the other one
+/// decoding steadily: that pass, too, tells of the preemption when it ends.
+#[test]
+fn a_preemption_is_told_with_its_pass_also_where_steady_passes_follow() {
+    let shared = 1000..1024;
+    let (first, second) = (shared.clone().chain([1]), shared.chain(2..12));
+    let requests = [asked(0.0, first, 15), asked(0.0, second, 10)];
+    let settings = [
+        "engine.workers.aggregated.scheduler={max_batched_tokens: 7, max_sequences: 3, reserve_full_isl: false}",
+        "engine.workers.aggregated.kv_cache={block_size: 2, capacity: {type: fixed, blocks: 29}}",
+        "engine.workers.aggregated.timing={type: fixed, prefill_ms: 0, decode_ms: 7}",
+    ];
+    let trial = Trial::small(&settings, &requests);
+    let told = BOTH.map(|stepper| trial.run(stepper).events);
+    assert!(String::from_utf8_lossy(&told[0]).contains("preempted"));
+    assert!(told[0] == told[1]);
+}
+
 /// At no sample has a rank been busy longer than the clock has run, and its counters end where the report's
 /// do: the last sample is taken when the run ends.
 #[test]
