@@ -1,73 +1,42 @@
-//! Passes scheduled but not yet completed, oldest first: who takes part in each, by name or as a member of
-//! the decode set. What a pass decided is the engine's own affair.
+//! Passes scheduled but not yet completed, oldest first. What a pass consists of is the engine's own affair.
 
 use std::collections::VecDeque;
 
-/// A request that takes part in a pass by name.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Member {
-    pub(crate) slot: u32,
-    pub(crate) serial: u32,
-    /// Its running order when the pass was scheduled, which is the batch order.
-    pub(crate) ticket: u64,
-    pub(crate) tokens: u32,
-    /// Tokens computed before.
-    pub(crate) before: u32,
-    /// Part of a prompt (or of a resumed request's prompt and outputs), not a decode.
-    pub(crate) prefill: bool,
-    /// It gives an output token.
-    pub(crate) samples: bool,
-}
-
-/// One pass in flight.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pass {
-    pub(crate) tokens: u64,
-    /// Number among the passes in which the decode set took part, 0 if it did not.
-    pub(crate) decode_number: u64,
-    /// Members of the decode set: one token each, not named.
-    pub(crate) uniform: u64,
-    /// All others.
-    pub(crate) members: Vec<Member>,
-    /// Members of the decode set whose token in this pass is a stop token.
-    pub(crate) stops: Vec<(u32, u32)>,
+/// A pass that can be emptied to serve again.
+pub(crate) trait Recycle: Default {
+    /// Makes it as good as new, keeping its memory.
+    fn clear(&mut self);
 }
 
 /// The queue of passes. Finished ones are recycled.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Flight {
-    passes: VecDeque<Pass>,
-    spare: Vec<Pass>,
-    non_empty: usize,
+#[derive(Clone, Debug)]
+pub(crate) struct Flight<P> {
+    passes: VecDeque<P>,
+    spare: Vec<P>,
 }
 
-impl Flight {
+impl<P> Default for Flight<P> {
+    fn default() -> Self {
+        Flight { passes: VecDeque::new(), spare: Vec::new() }
+    }
+}
+
+impl<P: Recycle> Flight<P> {
     /// A cleared pass to fill.
-    pub(crate) fn fresh(&mut self) -> Pass {
+    pub(crate) fn fresh(&mut self) -> P {
         self.spare.pop().unwrap_or_default()
     }
 
-    pub(crate) fn push(&mut self, pass: Pass) {
-        self.non_empty += usize::from(pass.tokens > 0);
+    pub(crate) fn push(&mut self, pass: P) {
         self.passes.push_back(pass);
     }
 
-    pub(crate) fn front(&self) -> Option<&Pass> {
-        self.passes.front()
+    pub(crate) fn pop(&mut self) -> Option<P> {
+        self.passes.pop_front()
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Pass> {
-        let pass = self.passes.pop_front()?;
-        self.non_empty -= usize::from(pass.tokens > 0);
-        Some(pass)
-    }
-
-    pub(crate) fn recycle(&mut self, mut pass: Pass) {
-        pass.tokens = 0;
-        pass.decode_number = 0;
-        pass.uniform = 0;
-        pass.members.clear();
-        pass.stops.clear();
+    pub(crate) fn recycle(&mut self, mut pass: P) {
+        pass.clear();
         self.spare.push(pass);
     }
 
@@ -75,16 +44,21 @@ impl Flight {
         self.passes.len()
     }
 
-    /// Passes in flight that compute something.
-    pub(crate) fn non_empty(&self) -> usize {
-        self.non_empty
+    /// The oldest.
+    pub(crate) fn front(&self) -> Option<&P> {
+        self.passes.front()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pass> {
+    /// The latest.
+    pub(crate) fn back(&self) -> Option<&P> {
+        self.passes.back()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut P> {
         self.passes.iter_mut()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pass> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &P> {
         self.passes.iter()
     }
 }

@@ -15,6 +15,7 @@ mod pass;
 mod rank;
 mod request;
 pub mod sglang;
+mod token_pass;
 pub mod trtllm;
 pub mod vllm;
 

@@ -8,25 +8,10 @@
 mod support;
 
 use proptest::prelude::*;
-use proptest::test_runner::{RngSeed, TestRunner};
 use std::cell::RefCell;
+use support::runner::runner;
 use support::trtllm::case::case;
 use support::trtllm::world::{Tally, World};
-
-/// A runner of this many cases, unless the environment says otherwise.
-fn runner(cases: u32) -> TestRunner {
-    let given = ProptestConfig::default();
-    TestRunner::new(ProptestConfig {
-        cases: if std::env::var_os("PROPTEST_CASES").is_some() { given.cases } else { cases },
-        rng_seed: match given.rng_seed {
-            RngSeed::Random => RngSeed::Fixed(20_261_130),
-            fixed => fixed,
-        },
-        failure_persistence: None,
-        max_shrink_iters: 50_000,
-        ..given
-    })
-}
 
 #[test]
 fn random_workloads_keep_every_invariant() {

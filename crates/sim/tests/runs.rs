@@ -5,31 +5,18 @@
 //! The cases are the same in every run. PROPTEST_CASES sets their number, PROPTEST_RNG_SEED draws others.
 
 mod common;
+#[path = "../../engine/tests/support/runner.rs"]
+mod runner;
 
 use common::random::{Case, case};
 use common::{Output, SMALL, Trial};
-use proptest::prelude::*;
-use proptest::test_runner::{RngSeed, TestRunner};
+use runner::runner;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use windtunnel_config::{Pace, Placement};
 use windtunnel_engine::{Nanos, OutputPlan, RankConfig, vllm};
 use windtunnel_sim::Stepper;
-
-fn runner(cases: u32) -> TestRunner {
-    let given = ProptestConfig::default();
-    TestRunner::new(ProptestConfig {
-        cases: if std::env::var_os("PROPTEST_CASES").is_some() { given.cases } else { cases },
-        rng_seed: match given.rng_seed {
-            RngSeed::Random => RngSeed::Fixed(20_261_130),
-            fixed => fixed,
-        },
-        failure_persistence: None,
-        max_shrink_iters: 5_000,
-        ..given
-    })
-}
 
 #[test]
 fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {

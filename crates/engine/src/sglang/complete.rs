@@ -1,7 +1,7 @@
 //! Completing a pass: tokens, finishes and what the tree learns
 //! (managers/scheduler_components/batch_result_processor.py, version 0.5.23).
 
-use super::flight::Member;
+use super::batch::Member;
 use super::rank::Rank;
 use super::sequence::State;
 use crate::pass::{Outcome, Slot, Token};

@@ -1,7 +1,7 @@
 //! The running batch: its next decode pass, and retraction when the pool is too small for it
 //! (managers/scheduler.py `update_running_batch`, managers/schedule_batch.py).
 
-use super::flight::{Member, Pass};
+use super::batch::{Member, Pass};
 use super::kv::evict_for;
 use super::rank::Rank;
 use super::sequence::State;
@@ -87,7 +87,7 @@ impl Rank {
             };
             self.running.iter().filter(starts).count() as u64
         };
-        named + u64::from(self.decoders.starting(self.decoders.next_pass()))
+        named + u64::from(self.starts.in_pass(self.decoders.next_pass()))
     }
 
     /// Whether the pool has room for the next decode pass, after evicting (`check_decode_mem`).

@@ -3,7 +3,7 @@
 //! While a request is attached, its counters are implied by the set's; `detach` makes them explicit again,
 //! so that everything else in this module may read and write them as the engine does.
 
-use super::flight::Member;
+use super::batch::Member;
 use super::rank::Rank;
 use super::sequence::State;
 use crate::pass::Slot;
@@ -45,7 +45,8 @@ impl Rank {
         let (joined, committed) = (s.joined, s.committed);
         let member = Member { slot, serial: s.serial, ticket: s.ticket, extend_end: None };
         self.visited += 1;
-        self.decoders.remove(committed);
+        self.decoders.members.remove(committed + 1);
+        self.starts.remove(self.decoders.scheduled, committed);
         for pass in self.flight.iter_mut().filter(|pass| pass.decode_number > joined) {
             pass.uniform -= 1;
             pass.members.push(member);
@@ -66,16 +67,17 @@ impl Rank {
         s.state = State::Attached;
         s.joined = joined;
         let due = joined + u64::from(end - s.planned);
-        let (committed, serial) = (s.committed, s.serial);
+        let (committed, ticket, serial) = (s.committed, s.ticket, s.serial);
         self.visited -= 1;
-        self.decoders.add(joined, committed);
-        self.decoders.remind((due, slot, serial));
+        self.decoders.members.add(committed + 1);
+        self.starts.add(joined, committed);
+        self.decoders.remind((due, ticket, slot, serial));
     }
 
     /// Takes those out of the decode set whose last token may come with the next decode pass.
     pub(super) fn detach_due(&mut self) {
         let next = self.decoders.next_pass();
-        while let Some((due, slot, serial)) = self.decoders.pop_due(next) {
+        while let Some((due, _, slot, serial)) = self.decoders.pop_due(next) {
             let s = &self.sequences[slot as usize];
             let end = s.max_new.min(s.stop_after.unwrap_or(u32::MAX));
             // It may have left the set since, and joined again later.

@@ -3,17 +3,17 @@
 //! Read in this order: [`Config`], `sequence` (a request's counters), `rank` (the rank and its queues),
 //! `schedule` (which batch comes next), `queue` (order of the waiting requests), `prefill` (who is
 //! admitted), `priority` (who makes room), `decode` (the running batch and retraction), `kv` (what a request
-//! gives to the tree and takes from it), `complete` (what a finished pass changes). `decode_set`,
-//! `membership`, `flight` and `steady` make steady passes cheap; with `Stepper::Plain` the decode set stays
+//! gives to the tree and takes from it), `complete` (what a finished pass changes). `batch`,
+//! `membership`, `page_starts`, `steady` and the shared `decode_set` and `flight` make steady passes cheap; with `Stepper::Plain` the decode set stays
 //! empty and every pass visits every running request, which is the engine's own loop.
 
+mod batch;
 mod complete;
 mod config;
 mod decode;
-mod decode_set;
-mod flight;
 mod kv;
 mod membership;
+mod page_starts;
 mod prefill;
 mod priority;
 mod queue;

@@ -1,14 +1,16 @@
 //! One SGLang rank: its requests, queues and counters, and how requests come and go from outside.
 
+use super::batch::Pass;
 use super::config::{Config, Policy, Priority};
-use super::decode_set::Decoders;
-use super::flight::Flight;
+use super::page_starts::PageStarts;
 use super::ratio::Ratio;
 use super::sequence::{Sequence, State};
 use super::shuffle::Shuffle;
 use super::view::{Mode, Retraction};
+use crate::decode_set::Decoders;
 use crate::error::ConfigError;
 use crate::event::KvEvents;
+use crate::flight::Flight;
 use crate::identity::{BlockKey, Keys};
 use crate::kv::{ROOT, Radix, Text};
 use crate::pass::{Finished, Outcome, Scheduled, Slot};
@@ -70,8 +72,10 @@ pub struct Rank {
     pub(super) chunked: Option<u32>,
     /// It is to be aborted.
     pub(super) abort_chunked: bool,
-    pub(super) flight: Flight,
+    pub(super) flight: Flight<Pass>,
     pub(super) decoders: Decoders,
+    /// When its members start pages.
+    pub(super) starts: PageStarts,
     pub(super) ratio: Ratio,
     /// Turns without prefill that are left (`_prefill_decode_interval_remaining`).
     pub(super) interval_left: u32,
@@ -126,7 +130,8 @@ impl Rank {
             chunked: None,
             abort_chunked: false,
             flight: Flight::default(),
-            decoders: Decoders::new(config.page_size),
+            decoders: Decoders::default(),
+            starts: PageStarts::new(config.page_size),
             ratio: Ratio::new(config.schedule_conservativeness),
             interval_left: 0,
             shuffle: Shuffle::new(match config.schedule_policy {

@@ -1,6 +1,6 @@
 //! Which batch comes next (managers/scheduler.py, `get_next_batch_to_run`, version 0.5.23).
 
-use super::flight::Member;
+use super::batch::Member;
 use super::rank::{LastBatch, Rank};
 use super::sequence::State;
 use super::view::Mode;

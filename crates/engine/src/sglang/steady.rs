@@ -58,7 +58,7 @@ impl Rank {
         }
         let (mut left, mut passes) = (free, 0);
         while passes < most.min(page) {
-            let starting = u64::from(self.decoders.starting(self.decoders.next_pass() + passes));
+            let starting = u64::from(self.starts.in_pass(self.decoders.next_pass() + passes));
             if left < spare.max(starting) {
                 break;
             }
@@ -74,7 +74,7 @@ impl Rank {
         let page = u64::from(self.config.page_size);
         let members = self.decoders.members.count;
         let next = self.decoders.next_pass();
-        let partial: u64 = (0..passes % page).map(|i| u64::from(self.decoders.starting(next + i))).sum();
+        let partial: u64 = (0..passes % page).map(|i| u64::from(self.starts.in_pass(next + i))).sum();
         self.radix.take((passes / page * members + partial) * page);
         self.ratio.decay_steps(passes);
         if self.preempts() && passes > u64::from(self.interval_left) {

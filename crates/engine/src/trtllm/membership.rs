@@ -6,9 +6,9 @@
 use super::config::CapacityPolicy;
 use super::rank::Rank;
 use super::sequence::State;
-use crate::flight::Member;
 use crate::pass::Slot;
 use crate::rank::Stepper;
+use crate::token_pass::Member;
 
 impl Rank {
     pub(super) fn computed(&self, slot: u32) -> u32 {

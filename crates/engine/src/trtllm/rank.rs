@@ -11,6 +11,7 @@ use crate::kv::BlockTree;
 use crate::pass::{Outcome, Scheduled, Slot};
 use crate::rank::{RankStats, Stepper};
 use crate::request::{Rejection, Request, RequestId};
+use crate::token_pass::Pass;
 use std::collections::{HashSet, VecDeque};
 
 /// Scheduler and KV cache of one rank. The driver's protocol is that of [`crate::vllm::Rank`].
@@ -37,7 +38,7 @@ pub struct Rank {
     pub(super) running: usize,
     /// Blocks that requests past their prompt may still take.
     pub(super) reserved: u64,
-    pub(super) flight: Flight,
+    pub(super) flight: Flight<Pass>,
     pub(super) decoders: Decoders,
     /// The last pass has left everything that decides on prompts as it found it, and nothing has changed since:
     /// the next pass decides the same.

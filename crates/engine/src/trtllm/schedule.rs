@@ -4,9 +4,9 @@
 use super::config::CapacityPolicy;
 use super::rank::Rank;
 use super::sequence::State;
-use crate::flight::{Member, Pass};
 use crate::pass::{Admission, Chunk, Scheduled, Slot};
 use crate::rank::Stepper;
+use crate::token_pass::{Member, Pass};
 
 impl Rank {
     /// Decides the next pass and takes the blocks for it.
@@ -247,7 +247,7 @@ impl Rank {
             }
             let before = self.computed(slot) - 1;
             if self.stop_position(slot) == Some(before)
-                && let Some(pass) = self.flight.iter_mut().last()
+                && let Some(pass) = self.flight.iter_mut().next_back()
             {
                 pass.stops.push((slot, serial));
             }

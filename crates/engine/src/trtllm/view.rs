@@ -10,7 +10,7 @@ use crate::request::RequestId;
 impl Rank {
     /// Requests of the last `schedule` with their tokens, in batch order: prompts, then decodes.
     pub fn batch(&self) -> Vec<(Slot, u32)> {
-        let Some(pass) = self.flight.iter().last() else { return Vec::new() };
+        let Some(pass) = self.flight.back() else { return Vec::new() };
         let live = |slot: u32, serial: u32| self.sequences[slot as usize].serial == serial;
         let members = || pass.members.iter().filter(|m| live(m.slot, m.serial));
         let prompts = members().filter(|m| m.prefill).map(|m| (Slot(m.slot), m.tokens));

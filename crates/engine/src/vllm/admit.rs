@@ -4,9 +4,9 @@
 use super::rank::{Blocked, Rank};
 use super::schedule::Round;
 use super::sequence::State;
-use crate::flight::Member;
 use crate::pass::{Admission, Slot};
 use crate::rank::Stepper;
+use crate::token_pass::Member;
 
 /// Keys made at once in a look-up, which may end at any of them.
 const KEYS_AT_ONCE: usize = 32;

@@ -3,9 +3,9 @@
 
 use super::rank::Rank;
 use super::sequence::State;
-use crate::flight::{Member, Pass};
 use crate::pass::{Finished, Outcome, Slot, Token};
 use crate::request::FinishReason;
+use crate::token_pass::{Member, Pass};
 
 impl Rank {
     /// Processes the oldest pass in flight. KV events that the engine would publish now are in

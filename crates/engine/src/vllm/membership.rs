@@ -5,8 +5,8 @@
 
 use super::rank::Rank;
 use super::sequence::State;
-use crate::flight::Member;
 use crate::pass::Slot;
+use crate::token_pass::Member;
 
 impl Rank {
     pub(super) fn computed(&self, slot: u32) -> u32 {
@@ -100,7 +100,8 @@ impl Rank {
 
     /// Whether the passes in flight are those that the calendar counts on.
     pub(super) fn calendar_holds(&self) -> bool {
-        self.decoders.members.count == 0 || self.flight.non_empty() == self.lag() as usize
+        self.decoders.members.count == 0
+            || self.flight.iter().filter(|pass| pass.tokens > 0).count() == self.lag() as usize
     }
 
     /// Tokens computed before the pass that schedules the last output token that the scheduler can

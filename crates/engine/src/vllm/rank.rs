@@ -12,6 +12,7 @@ use crate::kv::BlockPool;
 use crate::pass::{Outcome, Scheduled, Slot};
 use crate::rank::{RankStats, Stepper};
 use crate::request::{OutputPlan, Rejection, Request, RequestId};
+use crate::token_pass::Pass;
 
 /// A waiting request whose admission failed for want of blocks, and what its look-up found.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +50,7 @@ pub struct Rank {
     /// Waiting requests that were passed over (vLLM `deferred_waiting`).
     pub(super) deferred: usize,
     pub(super) blocked: Option<Blocked>,
-    pub(super) flight: Flight,
+    pub(super) flight: Flight<Pass>,
     pub(super) decoders: Decoders,
     /// Requests that ended since the last `schedule`; one more pass announces them.
     unannounced: bool,

@@ -4,9 +4,9 @@
 use super::config::{Policy, PreemptionMode, ResumedWork};
 use super::rank::Rank;
 use super::sequence::State;
-use crate::flight::{Member, Pass};
 use crate::pass::{Chunk, Scheduled, Slot};
 use crate::rank::Stepper;
+use crate::token_pass::{Member, Pass};
 
 /// What a pass may still spend and what was seen so far.
 pub(super) struct Round {
@@ -329,7 +329,7 @@ impl Rank {
             }
             let before = self.computed(slot) - 1;
             if self.stop_position(slot) == Some(before)
-                && let Some(pass) = self.flight.iter_mut().last()
+                && let Some(pass) = self.flight.iter_mut().next_back()
             {
                 pass.stops.push((slot, serial));
             }

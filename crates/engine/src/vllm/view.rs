@@ -10,7 +10,7 @@ use crate::request::RequestId;
 impl Rank {
     /// Requests of the last `schedule` with their tokens, in batch order.
     pub fn batch(&self) -> Vec<(Slot, u32)> {
-        let Some(pass) = self.flight.iter().last() else { return Vec::new() };
+        let Some(pass) = self.flight.back() else { return Vec::new() };
         let named = |slot: u32, serial: u32| {
             pass.members.iter().find(|m| m.slot == slot && m.serial == serial).map(|m| m.tokens)
         };

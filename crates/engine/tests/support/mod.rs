@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod checks;
 pub mod plan;
+pub mod runner;
 pub mod sglang;
 pub mod stamps;
 pub mod trtllm;

@@ -80,8 +80,15 @@ fn config() -> impl Strategy<Value = Config> {
         2 => Just((Policy::Fcfs, true)),
     ];
     let rest = (policy, prop_oneof![Just(None), (0i32..3).prop_map(Some)], 0u32..4, any::<bool>());
-    (sizes, budgets, reserve, rest, prop_oneof![4 => Just(true), 1 => Just(false)]).prop_map(
-        |((page, tokens, seats), (chunk, prefill, overlap), (hundredths, clip, mixed), rest, radix)| {
+    let mostly = || prop_oneof![4 => Just(true), 1 => Just(false)];
+    (sizes, budgets, reserve, rest, (mostly(), mostly())).prop_map(
+        |(
+            (page, tokens, seats),
+            (chunk, prefill, overlap),
+            (hundredths, clip, mixed),
+            rest,
+            (radix, refuses),
+        )| {
             let ((schedule_policy, priority), threshold, interval, low_first) = rest;
             let chunked_prefill_size =
                 chunk.map(|pages| (pages * page).max(seats.next_multiple_of(page) + page));
@@ -99,6 +106,7 @@ fn config() -> impl Strategy<Value = Config> {
                 overlap,
                 prefill_decode_interval: interval.saturating_sub(2),
                 kv_events: true,
+                refuse_unservable: refuses,
                 ..Config::new(tokens.max(4 * page), page, 140)
             }
         },
@@ -280,8 +288,10 @@ impl<'a> World<'a> {
         }
         if self.flights.is_empty() {
             // Without a cache, one that asks for all its outputs can become too large for the pool when it
-            // is preempted: the engine starves, too.
-            let starves = !self.case.config.radix_cache && self.subjects[0].rank.stats().preemptions > 0;
+            // is preempted: the engine starves, too. So it does on one that it should have refused.
+            let config = &self.case.config;
+            let starves = !config.refuse_unservable
+                || !config.radix_cache && self.subjects[0].rank.stats().preemptions > 0;
             assert!(!stuck || self.live.is_empty() || starves, "requests wait for ever: {:?}", self.live);
             self.tally.starved += u64::from(stuck && !self.live.is_empty());
             return false;
