@@ -32,7 +32,7 @@
 
 mod support;
 
-use support::bench::{Bench, Pass, prompt, request, small};
+use support::bench::{Pass, VllmBench as Bench, prompt, request, small};
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode};
 use windtunnel_engine::{FinishReason, Rejection, Request};
 

@@ -1,11 +1,70 @@
 //! A rank on the bench: requests by number, passes one after the other, and a note of everything that came
-//! out. For cases small enough to be followed by hand.
+//! out. For cases small enough to be followed by hand, of either engine.
 
 use std::collections::BTreeMap;
-use windtunnel_engine::vllm::{Config, Rank};
 use windtunnel_engine::{
-    Admission, Chunk, Content, FinishReason, Nanos, OutputPlan, Rejection, Request, RequestId, Slot, Stepper,
+    Admission, Chunk, Content, FinishReason, Nanos, Outcome, OutputPlan, Rejection, Request, RequestId,
+    Scheduled, Slot, Stepper, sglang, vllm,
 };
+
+/// What the bench needs of a rank, whichever engine's it is.
+pub trait Benched {
+    type Config;
+    fn plain(config: Self::Config) -> Self;
+    fn submit(&mut self, request: Request) -> Result<Slot, Rejection>;
+    fn schedule(&mut self);
+    fn scheduled(&self) -> &Scheduled;
+    fn complete(&mut self) -> &Outcome;
+    fn unfinished(&self) -> usize;
+    fn id(&self, slot: Slot) -> RequestId;
+    fn batch(&self) -> Vec<(Slot, u32)>;
+    fn waiting(&self) -> Vec<Slot>;
+    fn running(&self) -> Vec<Slot>;
+}
+
+macro_rules! benched {
+    ($engine:ident) => {
+        impl Benched for $engine::Rank {
+            type Config = $engine::Config;
+            fn plain(config: $engine::Config) -> Self {
+                $engine::Rank::new(config, Stepper::Plain).expect("settings that the engine accepts")
+            }
+            fn submit(&mut self, request: Request) -> Result<Slot, Rejection> {
+                self.submit(request)
+            }
+            fn schedule(&mut self) {
+                self.schedule();
+            }
+            fn scheduled(&self) -> &Scheduled {
+                self.scheduled()
+            }
+            fn complete(&mut self) -> &Outcome {
+                self.complete()
+            }
+            fn unfinished(&self) -> usize {
+                self.unfinished()
+            }
+            fn id(&self, slot: Slot) -> RequestId {
+                self.id(slot)
+            }
+            fn batch(&self) -> Vec<(Slot, u32)> {
+                self.batch()
+            }
+            fn waiting(&self) -> Vec<Slot> {
+                self.waiting().collect()
+            }
+            fn running(&self) -> Vec<Slot> {
+                self.running().collect()
+            }
+        }
+    };
+}
+
+benched!(vllm);
+benched!(sglang);
+
+pub type VllmBench = Bench<vllm::Rank>;
+pub type SglangBench = Bench<sglang::Rank>;
 
 /// What one pass did, requests by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,8 +81,8 @@ pub struct Pass {
 }
 
 /// A rank, synchronous unless its settings say otherwise.
-pub struct Bench {
-    pub rank: Rank,
+pub struct Bench<R> {
+    pub rank: R,
     next_id: u64,
     slots: BTreeMap<u64, Slot>,
     /// Ordinals of the tokens of each request, in order.
@@ -33,12 +92,12 @@ pub struct Bench {
 }
 
 /// Settings of a small synchronous rank: this many blocks that hold tokens, and limits that do not bind.
-pub fn small(usable_blocks: u32, block_size: u32) -> Config {
-    Config {
+pub fn small(usable_blocks: u32, block_size: u32) -> vllm::Config {
+    vllm::Config {
         async_scheduling: false,
         kv_events: true,
         max_num_batched_tokens: 8192,
-        ..Config::new(usable_blocks + 1, block_size, 100_000)
+        ..vllm::Config::new(usable_blocks + 1, block_size, 100_000)
     }
 }
 
@@ -61,10 +120,10 @@ pub fn prompt(tokens: impl IntoIterator<Item = u32>, outputs: u32) -> Request {
     Request { content: Content::Tokens(tokens.clone()), ..request(tokens.len() as u32, outputs) }
 }
 
-impl Bench {
-    pub fn new(config: Config) -> Bench {
+impl<R: Benched> Bench<R> {
+    pub fn new(config: R::Config) -> Bench<R> {
         Bench {
-            rank: Rank::new(config, Stepper::Plain).expect("the case has settings that vLLM accepts"),
+            rank: R::plain(config),
             next_id: 0,
             slots: BTreeMap::new(),
             tokens: BTreeMap::new(),
@@ -157,11 +216,11 @@ impl Bench {
 
     /// Ids in the waiting queue, in order.
     pub fn waiting(&self) -> Vec<u64> {
-        self.rank.waiting().map(|slot| self.rank.id(slot).0).collect()
+        self.rank.waiting().into_iter().map(|slot| self.rank.id(slot).0).collect()
     }
 
     /// Ids in the running list, in order.
     pub fn running(&self) -> Vec<u64> {
-        self.rank.running().map(|slot| self.rank.id(slot).0).collect()
+        self.rank.running().into_iter().map(|slot| self.rank.id(slot).0).collect()
     }
 }
