@@ -179,7 +179,8 @@ fn s4_a_retracted_request_goes_to_the_back() {
     assert_eq!(bench.rank.new_token_ratio(), 64.0 / 121.0 - decay);
 }
 
-/// aisim#120. The older request has the longer prompt, but more outputs: the newer one loses.
+/// aisim#120; schedule_batch.py `_get_decode_retraction_order`. The older request has the longer prompt, but
+/// more outputs: the newer one loses. Of equals the last in the batch does.
 #[test]
 fn s4_fewest_outputs_lose_first() {
     let mut bench = Bench::new(rash(60, 1));
@@ -189,6 +190,11 @@ fn s4_fewest_outputs_lose_first() {
     let pass = until(&mut bench, |_, pass| !pass.preempted.is_empty());
     assert_eq!((&pass.preempted[..], &pass.batch[..]), (&[1][..], &[(0, 1)][..]));
     assert!(bench.tokens[&0].len() > bench.tokens[&1].len());
+
+    let mut bench = Bench::new(rash(60, 1));
+    bench.add_all((0..3).map(|_| request(10, 28)));
+    let pass = until(&mut bench, |_, pass| !pass.preempted.is_empty());
+    assert_eq!((&pass.preempted[..], &pass.batch[..]), (&[2][..], &[(0, 1), (1, 1)][..]));
 }
 
 /// aisim#120; scheduler.py `_get_new_batch_prefill_raw`. A, with 1000 outputs to come, and C, with 12, run;

@@ -42,6 +42,18 @@ const ROWS: &[Row] = &[
     row("conv-1w-fixed-tight", ["3545328.000", "650.467", "17.3123", "6564.67", "0.05380"], 208_720, 0),
     row("conv-8w-poly-tight", ["3550946.720", "358.800", "14.0514", "5159.03", "0.04948"], 2_090_430, 1),
     row("conv-8w-fixed-tight", ["3544355.000", "165.963", "12.4627", "4423.47", "0.04872"], 2_054_390, 0),
+    row(
+        "conv-1w-sglang-poly-page64-ample",
+        ["3543057.727", "1134.915", "14.3875", "6049.95", "0.37359"],
+        296_974,
+        0,
+    ),
+    row(
+        "conv-1w-sglang-poly-ample102M",
+        ["3543066.472", "1136.475", "14.3899", "6052.34", "0.37362"],
+        296_876,
+        0,
+    ),
     row("syn-1w-poly-tight", ["1290607.598", "98986.730", "191.4373", "127342.22", "0.12966"], 7_213, 0),
 ];
 
@@ -80,6 +92,8 @@ fn predict(row: &Row, datasets: &Path, overrides: &[&str]) -> Report {
     let replicas = if parts[1] == "1w" { 1 } else { 8 };
     let blocks = match (parts[0], replicas, *parts.last().unwrap()) {
         ("load", ..) => 16_384,
+        // SGLang's pages are of one token, unless the name says otherwise.
+        (_, _, "ample102M") => 102_400_000,
         (_, _, "ample") => 1_600_000,
         (_, 1, _) => 16_384,
         _ => 4_096,
@@ -88,10 +102,15 @@ fn predict(row: &Row, datasets: &Path, overrides: &[&str]) -> Report {
         (true, _) => "{type: fixed, prefill_ms: 60, decode_ms: 12}",
         _ => "{type: polynomial}",
     };
+    let (backend, block_size) = match (row.name.contains("sglang"), row.name.contains("page64")) {
+        (false, _) => ("vllm", 64),
+        (true, true) => ("sglang", 64),
+        (true, false) => ("sglang", 1),
+    };
     let text = format!(
-        "traffic:\n  {traffic}\nengine:\n  mode: aggregated\n  model: any\n  hardware: any\n  \
+        "traffic:\n  {traffic}\nengine:\n  mode: aggregated\n  model: any\n  hardware: any\n  backend: {backend}\n  \
          semantics: aisimulate_0_13\n  workers:\n    aggregated:\n      \
-         parallelism: {{replicas: {replicas}}}\n      kv_cache: {{capacity: {{type: fixed, blocks: {blocks}}}}}\n      \
+         parallelism: {{replicas: {replicas}}}\n      kv_cache: {{block_size: {block_size}, capacity: {{type: fixed, blocks: {blocks}}}}}\n      \
          timing: {timing}\n"
     );
     let overrides: Vec<String> = overrides.iter().map(|o| o.to_string()).collect();

@@ -1,19 +1,20 @@
-//! The vLLM rows of a probe of AISimulate 0.13.0 (aisimulate-core 0.13.0, built and
-//! run) under `semantics: aisimulate_0_13`, with both steppers. Each row gives the settings that
-//! differ from the usual ones (one worker, blocks of 4, 64 blocks, 8 seats, budget 64, 10 and 2 ms) and
+//! The rows of a probe of AISimulate 0.13.0 (aisimulate-core 0.13.0, built and run) under
+//! `semantics: aisimulate_0_13`, with both steppers. Each row gives the settings that differ from the usual
+//! ones (one worker, blocks of 4, 64 blocks, 8 seats, budget 64, 10 and 2 ms; SGLang: 256 pages of 1) and
 //! what was printed: per request first admission, first token, last token (ms), output tokens, reused
 //! tokens and admissions, and metrics of the report.
 //!
 //! | rows | why |
 //! |---|---|
 //! | 01 02 06 09 10 11 15 16 18 20 21 23 24 27 28 29 36 40 41 42 43 | equal to the printed numbers |
+//! | 03 07 13 33 37 38 | SGLang, equal to the printed numbers |
 //! | 35 | times equal; two counts differ, each with its rule |
+//! | 31 44 | SGLang; differ, each with the rule of the real engine |
 //! | 14 19 30 | refused here, with the rule: `what_aisimulate_takes_and_a_real_engine_would_not` |
-//! | 03 07 13 31 32 33 37 38 44 | SGLang, not yet |
-//! | 08 12 26 | TensorRT-LLM, not yet |
-//! | 04 05 25 34 | prefill and decode apart, not yet |
+//! | 08 12 | TensorRT-LLM, not yet |
+//! | 04 05 25 26 34 | prefill and decode apart, not yet |
 //! | 17 39 | equal: `ranks_of_one_worker_wait_for_each_other` |
-//! | 22 | speculative decoding, not yet |
+//! | 22 32 | speculative decoding, not yet |
 
 mod common;
 
@@ -40,12 +41,10 @@ struct Probe {
     differences: &'static [Difference],
 }
 
-/// A metric that was printed with another value, and the rule by which ours is what it is.
-struct Difference {
-    metric: &'static str,
-    printed: f64,
-    ours: f64,
-    rule: &'static str,
+/// What was printed with another value, and the rule by which ours is what it is.
+enum Difference {
+    Metric { metric: &'static str, printed: f64, ours: f64, rule: &'static str },
+    Request { request: usize, ours: Line, rule: &'static str },
 }
 
 fn load(settings: &[&str], requests: &[Asked]) -> Result<Trial, windtunnel_config::ConfigError> {
@@ -60,32 +59,45 @@ fn assert_close(got: Option<f64>, printed: f64, what: &str) {
 }
 
 fn check(probe: &Probe, output: &Output) {
-    for (i, &(admitted, first, last, outputs, reused, admissions)) in probe.printed.iter().enumerate() {
-        let what = |field: &str| format!("P{}, request {i}, {field}", probe.name);
-        for (field, printed) in
+    for (i, &printed) in probe.printed.iter().enumerate() {
+        let ours = probe.differences.iter().find_map(|difference| match difference {
+            Difference::Request { request, ours, rule } if *request == i => Some((*ours, *rule)),
+            _ => None,
+        });
+        assert_ne!(ours.map(|ours| ours.0), Some(printed), "P{}: no difference", probe.name);
+        let (line, rule) = ours.unwrap_or((printed, "as printed"));
+        let (admitted, first, last, outputs, reused, admissions) = line;
+        let what = |field: &str| format!("P{}, request {i}, {field} ({rule})", probe.name);
+        for (field, expected) in
             [("first_admit_ms", admitted), ("first_token_ms", first), ("last_token_ms", last)]
         {
-            assert_close(output.of(i, field), printed, &what(field));
+            assert_close(output.of(i, field), expected, &what(field));
         }
-        for (field, printed) in
+        for (field, expected) in
             [("output_length", outputs), ("reused_input_tokens", reused), ("admission_count", admissions)]
         {
-            assert_eq!(output.of(i, field), Some(printed as f64), "{}", what(field));
+            assert_eq!(output.of(i, field), Some(expected as f64), "{}", what(field));
         }
     }
     for &(name, printed) in probe.metrics {
         assert_close(output.metric(name), printed, &format!("P{}, {name}", probe.name));
     }
-    for Difference { metric, printed, ours, rule } in probe.differences {
-        assert_close(output.metric(metric), *ours, &format!("P{}, {metric} ({rule})", probe.name));
-        assert_ne!(printed, ours);
+    for difference in probe.differences {
+        if let Difference::Metric { metric, printed, ours, rule } = difference {
+            assert_close(output.metric(metric), *ours, &format!("P{}, {metric} ({rule})", probe.name));
+            assert_ne!(printed, ours);
+        }
     }
 }
 
 #[test]
 fn what_was_printed_is_what_comes_out() {
-    for probe in probes() {
-        let trial = load(probe.settings, &probe.requests).unwrap_or_else(|e| panic!("P{}: {e}", probe.name));
+    // What an engine's rows set in common, and its rows. Those of TensorRT-LLM (08 and 12) come third.
+    let engines: [(&[&str], Vec<Probe>); 2] = [(&[], vllm_probes()), (&SGLANG, sglang_probes())];
+    let rows = engines.into_iter().flat_map(|(common, rows)| rows.into_iter().map(move |row| (common, row)));
+    for (common, probe) in rows {
+        let settings: Vec<&str> = common.iter().chain(probe.settings).copied().collect();
+        let trial = load(&settings, &probe.requests).unwrap_or_else(|e| panic!("P{}: {e}", probe.name));
         for stepper in [Stepper::Plain, Stepper::Fast] {
             let output = trial.run(stepper);
             assert_eq!(output.requests().len(), probe.requests.len());
@@ -155,7 +167,15 @@ fn same(arrivals: [f64; 2], prompts: [Vec<u32>; 2], outputs: [u32; 2]) -> Vec<As
     vec![asked(arrivals[0], first, outputs[0]), asked(arrivals[1], second, outputs[1])]
 }
 
-fn probes() -> Vec<Probe> {
+/// A request, and later its prompt, its output and two tokens more.
+fn second_turn() -> Vec<Asked> {
+    vec![
+        Asked { output: vec![1, 2, 3, 4], ..asked(0.0, 0..8, 4) },
+        asked(50.0, (0..8).chain([1, 2, 3, 4, 9, 9]), 1),
+    ]
+}
+
+fn vllm_probes() -> Vec<Probe> {
     let eight: Vec<u32> = (0..8).collect();
     let twice = |at| same([0.0, at], [eight.clone(), eight.clone()], [2, 2]);
     vec![
@@ -342,8 +362,7 @@ fn probes() -> Vec<Probe> {
             name: "35 seven blocks, three 8→8",
             settings: &["engine.workers.aggregated.kv_cache.capacity.blocks=7"],
             requests: unlike(&[(0.0, 8, 8), (0.0, 8, 8), (0.0, 8, 8)]),
-            // b was printed with 12 reused tokens: see the ratio below.
-            printed: &[(0.0, 10.0, 24.0, 8, 0, 1), (0.0, 10.0, 40.0, 8, 8, 2), (0.0, 10.0, 48.0, 8, 0, 2)],
+            printed: &[(0.0, 10.0, 24.0, 8, 0, 1), (0.0, 10.0, 40.0, 8, 12, 2), (0.0, 10.0, 48.0, 8, 0, 2)],
             metrics: &[
                 ("duration_ms", 48.0),
                 ("mean_tpot_ms", 3.904761904761905),
@@ -351,16 +370,21 @@ fn probes() -> Vec<Probe> {
                 ("first_admission_prefix_cache_reused_ratio", 0.0),
             ],
             differences: &[
-                Difference {
+                Difference::Metric {
                     metric: "committed_prefill_tokens",
                     printed: 33.0,
                     ours: 34.0,
                     rule: "b comes back with 12 of 13 tokens found and computes the last: one chunk of prefill",
                 },
-                Difference {
+                Difference::Metric {
                     metric: "prefix_cache_reused_ratio",
                     printed: 12.0 / 24.0,
                     ours: 8.0 / 24.0,
+                    rule: "of the 12, 4 are b's own output: reuse is a part of the prompts",
+                },
+                Difference::Request {
+                    request: 1,
+                    ours: (0.0, 10.0, 40.0, 8, 8, 2),
                     rule: "of the 12, 4 are b's own output: reuse is a part of the prompts",
                 },
             ],
@@ -407,14 +431,206 @@ fn probes() -> Vec<Probe> {
         Probe {
             name: "43 a second turn: prompt and output of the first, and two tokens more",
             settings: &[],
-            requests: vec![
-                Asked { output: vec![1, 2, 3, 4], ..asked(0.0, 0..8, 4) },
-                asked(50.0, (0..8).chain([1, 2, 3, 4, 9, 9]), 1),
-            ],
+            requests: second_turn(),
             // The last output token never gets a slot, so the block that it would fill is not cached.
             printed: &[(0.0, 10.0, 16.0, 4, 0, 1), (50.0, 60.0, 60.0, 1, 8, 1)],
             metrics: &[("prefix_cache_reused_ratio", 8.0 / 22.0), ("committed_prefill_tokens", 14.0)],
             differences: &[],
+        },
+    ]
+}
+
+/// What every SGLang row sets: pages of one token, 256 of them.
+const SGLANG: [&str; 2] = [
+    "engine.backend=sglang",
+    "engine.workers.aggregated.kv_cache={block_size: 1, capacity: {type: fixed, blocks: 256}}",
+];
+
+// Rules of SGLang 0.5.23 (sglang/srt) by which rows differ. The cases of the engine crate hold each one
+// (sglang_cases.rs: s4, r3, r4), and so do recorded steps of the real engine (golden `retract_p1`).
+
+/// managers/schedule_batch.py: `_get_decode_retraction_order` sorts by outputs and prompt, stable, and
+/// `retract_decode` takes from the end: of equals the one that stands last in the batch, b. Printed was the
+/// first, a.
+const LAST_OF_EQUALS: &str = "of requests with equal outputs and prompts the last is retracted";
+/// managers/schedule_batch.py: `prepare_for_decode` allocates for the token that the pass before sampled. So
+/// the 6 free pages last three decodes, until 16, and not two; and c, which ends with its second token and
+/// never needs a slot for it, is not retracted at 34.
+const SLOT_IN_NEXT_PASS: &str = "a sampled token gets its slot in the next decode";
+/// mem_cache/common.py: `release_kv_cache` enters the slots that the request has, and its last token never
+/// gets one. Of 8 + 4 tokens 11 are found.
+const WITHOUT_THE_LAST: &str = "the last output token has no slot and is not cached";
+
+fn sglang_probes() -> Vec<Probe> {
+    let eight: Vec<u32> = (0..8).collect();
+    vec![
+        Probe {
+            name: "03 as 02: prefill holds decodes up",
+            settings: &[],
+            requests: unlike(&[(0.0, 8, 6), (11.0, 8, 3)]),
+            printed: &[(0.0, 10.0, 30.0, 6, 0, 1), (12.0, 22.0, 26.0, 3, 0, 1)],
+            metrics: &[
+                ("duration_ms", 30.0),
+                ("mean_ttft_ms", 10.5),
+                ("mean_tpot_ms", 3.0),
+                ("mean_itl_ms", 3.4285714285714284),
+                ("committed_prefill_tokens", 16.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "07 as 06: the same 8 tokens at 0 and 100",
+            settings: &[],
+            requests: same([0.0, 100.0], [eight.clone(), eight.clone()], [2, 2]),
+            printed: &[(0.0, 10.0, 12.0, 2, 0, 1), (100.0, 110.0, 112.0, 2, 7, 1)],
+            metrics: &[
+                ("duration_ms", 112.0),
+                ("mean_ttft_ms", 10.0),
+                ("prefix_cache_reused_ratio", 0.4375),
+                ("first_admission_prefix_cache_reused_ratio", 0.4375),
+                ("committed_prefill_tokens", 9.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "13 20 pages, conservativeness 0, two 8→8",
+            settings: &[
+                "engine.workers.aggregated.kv_cache.capacity.blocks=20",
+                "engine.workers.aggregated.scheduler.schedule_conservativeness=0",
+            ],
+            requests: unlike(&[(0.0, 8, 8), (0.0, 8, 8)]),
+            printed: &[(0.0, 10.0, 24.0, 8, 0, 1), (24.0, 34.0, 48.0, 8, 0, 1)],
+            metrics: &[
+                ("duration_ms", 48.0),
+                ("mean_ttft_ms", 22.0),
+                ("mean_tpot_ms", 2.0),
+                ("mean_itl_ms", 2.0),
+                ("committed_prefill_tokens", 16.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "31 22 pages, conservativeness 0, clip 1: a and b 8→8 at 0, c 8→2 at 1",
+            settings: &[
+                "engine.workers.aggregated.kv_cache.capacity.blocks=22",
+                "engine.workers.aggregated.scheduler.schedule_conservativeness=0",
+                "engine.workers.aggregated.scheduler.clip_max_new_tokens=1",
+            ],
+            requests: unlike(&[(0.0, 8, 8), (0.0, 8, 8), (1.0, 8, 2)]),
+            printed: &[(0.0, 10.0, 52.0, 8, 0, 2), (0.0, 10.0, 24.0, 8, 0, 1), (24.0, 34.0, 46.0, 2, 8, 2)],
+            metrics: &[
+                ("duration_ms", 52.0),
+                ("mean_ttft_ms", 17.666666666666668),
+                ("first_admission_prefix_cache_reused_ratio", 0.0),
+                // There 8 + 8 + 8, a's 11 again and one of c's again; here 8 + 8 + 8 and b's 12 again.
+                ("committed_prefill_tokens", 36.0),
+            ],
+            differences: &[
+                Difference::Request { request: 0, ours: (0.0, 10.0, 24.0, 8, 0, 1), rule: LAST_OF_EQUALS },
+                Difference::Request { request: 1, ours: (0.0, 10.0, 52.0, 8, 0, 2), rule: LAST_OF_EQUALS },
+                Difference::Request {
+                    request: 2,
+                    ours: (24.0, 34.0, 36.0, 2, 0, 1),
+                    rule: SLOT_IN_NEXT_PASS,
+                },
+                Difference::Metric {
+                    metric: "mean_tpot_ms",
+                    printed: 6.666666666666667,
+                    ours: 10.0 / 3.0,
+                    rule: SLOT_IN_NEXT_PASS,
+                },
+                Difference::Metric {
+                    metric: "mean_itl_ms",
+                    printed: 4.533333333333332,
+                    ours: 58.0 / 15.0,
+                    rule: SLOT_IN_NEXT_PASS,
+                },
+                Difference::Metric {
+                    metric: "prefix_cache_reused_ratio",
+                    printed: 1.0 / 3.0,
+                    ours: 0.0,
+                    rule: SLOT_IN_NEXT_PASS,
+                },
+            ],
+        },
+        Probe {
+            name: "33 chunks of 8, a 4→2 and b 8→2",
+            settings: &["engine.workers.aggregated.scheduler.chunked_prefill_size=8"],
+            requests: unlike(&[(0.0, 4, 2), (0.0, 8, 2)]),
+            printed: &[(0.0, 10.0, 22.0, 2, 0, 1), (0.0, 20.0, 22.0, 2, 0, 1)],
+            metrics: &[
+                ("duration_ms", 22.0),
+                ("mean_ttft_ms", 15.0),
+                ("mean_tpot_ms", 7.0),
+                ("mean_itl_ms", 7.0),
+                ("committed_prefill_tokens", 12.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "37 lpm and one seat: a, b with another prompt behind it, c with a longer one",
+            settings: &[
+                "engine.workers.aggregated.scheduler.max_sequences=1",
+                "engine.workers.aggregated.scheduler.schedule_policy=lpm",
+            ],
+            requests: vec![asked(0.0, 0..8, 3), asked(1.0, 100..108, 1), asked(2.0, (0..8).chain([50]), 1)],
+            printed: &[(0.0, 10.0, 14.0, 3, 0, 1), (24.0, 34.0, 34.0, 1, 0, 1), (14.0, 24.0, 24.0, 1, 8, 1)],
+            metrics: &[
+                ("duration_ms", 34.0),
+                ("mean_ttft_ms", 21.666666666666668),
+                ("mean_tpot_ms", 2.0),
+                ("mean_itl_ms", 2.0),
+                ("prefix_cache_reused_ratio", 0.32),
+                ("first_admission_prefix_cache_reused_ratio", 0.32),
+                ("committed_prefill_tokens", 17.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "38 prefill_decode_interval 2, b comes during the first decode",
+            settings: &["engine.workers.aggregated.scheduler.prefill_decode_interval=2"],
+            requests: unlike(&[(0.0, 8, 6), (1.0, 8, 2)]),
+            printed: &[(0.0, 10.0, 30.0, 6, 0, 1), (14.0, 24.0, 26.0, 2, 0, 1)],
+            metrics: &[
+                ("duration_ms", 30.0),
+                ("mean_ttft_ms", 16.5),
+                ("mean_tpot_ms", 3.0),
+                ("mean_itl_ms", 3.6666666666666665),
+                ("committed_prefill_tokens", 16.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "44 as 43: a second turn",
+            settings: &[],
+            requests: second_turn(),
+            printed: &[(0.0, 10.0, 16.0, 4, 0, 1), (50.0, 60.0, 60.0, 1, 12, 1)],
+            metrics: &[("duration_ms", 60.0), ("mean_ttft_ms", 10.0)],
+            differences: &[
+                Difference::Request {
+                    request: 1,
+                    ours: (50.0, 60.0, 60.0, 1, 11, 1),
+                    rule: WITHOUT_THE_LAST,
+                },
+                Difference::Metric {
+                    metric: "prefix_cache_reused_ratio",
+                    printed: 12.0 / 22.0,
+                    ours: 11.0 / 22.0,
+                    rule: WITHOUT_THE_LAST,
+                },
+                Difference::Metric {
+                    metric: "first_admission_prefix_cache_reused_ratio",
+                    printed: 12.0 / 22.0,
+                    ours: 11.0 / 22.0,
+                    rule: WITHOUT_THE_LAST,
+                },
+                Difference::Metric {
+                    metric: "committed_prefill_tokens",
+                    printed: 10.0,
+                    ours: 11.0,
+                    rule: WITHOUT_THE_LAST,
+                },
+            ],
         },
     ]
 }
