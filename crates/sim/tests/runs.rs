@@ -15,16 +15,24 @@ use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use windtunnel_config::{Pace, Placement};
-use windtunnel_engine::{Nanos, OutputPlan, RankConfig, vllm};
-use windtunnel_sim::Stepper;
+use windtunnel_engine::{Nanos, OutputPlan, RankConfig, sglang};
+use windtunnel_sim::{SimError, Stepper};
 
 #[test]
 fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {
     let met = RefCell::new(BTreeMap::<&str, u64>::new());
-    let done = runner(300).run(&case(), |case| {
+    let done = runner(500).run(&case(), |case| {
         let trial = case.load();
-        let plain = trial.run(Stepper::Plain);
-        let fast = trial.run(Stepper::Fast);
+        let plain = trial.try_run(Stepper::Plain);
+        let fast = trial.try_run(Stepper::Fast);
+        let (plain, fast) = match (plain, fast) {
+            (Ok(plain), Ok(fast)) => (plain, fast),
+            (plain, fast) => {
+                the_engine_would_end(&trial, plain.err(), fast.err());
+                *met.borrow_mut().entry("ended by the engine").or_default() += 1;
+                return Ok(());
+            }
+        };
         same_bytes(&plain, &fast);
         same_bytes(&fast, &trial.run(Stepper::Fast));
         let unwatched = trial.run_unwatched(Stepper::Fast);
@@ -37,11 +45,31 @@ fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {
     println!("{:?}", met.borrow());
     done.unwrap();
     let met = met.into_inner();
-    for (what, least) in
-        [("completed", 1000), ("rejected", 200), ("unfinished", 30), ("preempted", 200), ("evicted", 1000)]
-    {
+    for (what, least) in [
+        ("completed", 1000),
+        ("rejected", 200),
+        ("unfinished", 30),
+        ("preempted", 200),
+        ("evicted", 1000),
+        ("SGLang", 80),
+        ("SGLang retracted", 20),
+        ("SGLang evicted", 1000),
+        ("SGLang found", 100),
+        ("SGLang mixed", 20),
+    ] {
         assert!(met[what] * 300 >= least * met["cases"], "{what}: {}", met[what]);
     }
+}
+
+/// SGLang, and no other engine, may admit more than fits, where settings make it reserve too little, and dies
+/// of it; or a retracted request is too large to be admitted again, which it waits for without end. Both
+/// steppers then say so in the same words.
+fn the_engine_would_end(trial: &Trial, plain: Option<SimError>, fast: Option<SimError>) {
+    assert!(matches!(trial.experiment.deployment.engine, RankConfig::Sglang(_)), "{plain:?} {fast:?}");
+    for error in [&plain, &fast] {
+        assert!(matches!(error, Some(SimError::EngineFault { .. } | SimError::Stuck { .. })), "{error:?}");
+    }
+    assert_eq!(plain.map(|error| error.to_string()), fast.map(|error| error.to_string()));
 }
 
 fn note(met: &mut BTreeMap<&str, u64>, case: &Case, output: &Output) {
@@ -56,6 +84,14 @@ fn note(met: &mut BTreeMap<&str, u64>, case: &Case, output: &Output) {
     add("several ranks", u64::from(case.ranks > 1));
     add("barrier", u64::from(case.ranks > 1 && case.barrier));
     add("no such rank", text(&output.requests).matches("no_such_rank").count() as u64);
+    if case.config.contains("backend: sglang") {
+        add("SGLang", 1);
+        add("SGLang retracted", output.count("preemptions"));
+        add("SGLang evicted", output.count("evicted_blocks"));
+        let reused = |request: &Value| request["reused_input_tokens"].as_u64() > Some(0);
+        add("SGLang found", output.requests().iter().filter(|request| reused(request)).count() as u64);
+        add("SGLang mixed", u64::from(case.config.contains("mixed_chunk: true")));
+    }
     add("native", u64::from(case.config.contains("semantics: native")));
     add("synchronous", u64::from(case.config.contains("async_scheduling: false")));
     add("closed loop", u64::from(case.config.contains("load: {type: concurrency")));
@@ -167,18 +203,49 @@ fn stamps_are_in_order(requests: &[Value]) {
     }
 }
 
-/// The settings of the ranks, which are vLLM's in these trials.
-fn vllm(trial: &Trial) -> &vllm::Config {
+/// What the invariants have to know of the settings of a rank.
+struct Limits {
+    seats: u32,
+    prefix_caching: bool,
+}
+
+fn limits(trial: &Trial) -> Limits {
     match &trial.experiment.deployment.engine {
-        RankConfig::Vllm(config) => config,
-        other => panic!("{other:?}"),
+        RankConfig::Vllm(config) => {
+            Limits { seats: config.max_num_seqs, prefix_caching: config.prefix_caching }
+        }
+        // With overlap, requests whose last token is in flight have left their seats.
+        RankConfig::Sglang(config) => Limits {
+            seats: config.max_running_requests * if config.overlap { 2 } else { 1 },
+            prefix_caching: config.radix_cache,
+        },
     }
+}
+
+/// Output tokens, and whether the last is a stop token, of a request that is not aborted.
+fn planned_outputs(trial: &Trial, prompt: u32, plan: &OutputPlan) -> (u32, bool) {
+    let ignore_eos = plan.ignore_eos || trial.experiment.deployment.ignore_eos;
+    let (most, stop_after) = match &trial.experiment.deployment.engine {
+        RankConfig::Vllm(config) => (plan.max_tokens.min(config.max_model_len - prompt), plan.stop_after),
+        RankConfig::Sglang(config) => {
+            (sglang_outputs(config, prompt, plan.max_tokens), plan.stop_after.filter(|_| !ignore_eos))
+        }
+    };
+    let outputs = stop_after.map_or(most, |stop| stop.min(most));
+    (outputs, stop_after == Some(outputs))
+}
+
+/// SGLang cuts outputs to context and pool, and gives one token where there is room for none.
+fn sglang_outputs(config: &sglang::Config, prompt: u32, wanted: u32) -> u32 {
+    let pool = config.max_total_tokens / config.page_size * config.page_size;
+    let by_length = config.context_length.min(pool).saturating_sub(prompt + 2);
+    let by_pool = pool.saturating_sub(prompt.next_multiple_of(config.page_size) + config.page_size + 1);
+    wanted.min(by_length).min(by_pool).max(1)
 }
 
 /// 4 and 5. Every completed request gives the tokens that its plan says, preempted or not; the sum is that of
 /// the report, and n tokens have n − 1 gaps.
 fn outputs_are_those_asked_for(trial: &Trial, output: &Output, requests: &[Value]) {
-    let limit = vllm(trial).max_model_len;
     let plans: Vec<(u32, OutputPlan)> = trial
         .experiment
         .workload
@@ -190,10 +257,8 @@ fn outputs_are_those_asked_for(trial: &Trial, output: &Output, requests: &[Value
     let (mut tokens, mut gaps) = (0, 0);
     for request in requests.iter().filter(|r| r["terminal_status"] == "completed") {
         let (prompt, plan) = &plans[request["request_index"].as_u64().unwrap() as usize];
-        let most = plan.max_tokens.min(limit - prompt);
-        let expected = plan.stop_after.map_or(most, |stop| stop.min(most));
+        let (expected, stopped) = planned_outputs(trial, *prompt, plan);
         assert_eq!(request["output_length"], expected, "{request}");
-        let stopped = plan.stop_after == Some(expected);
         assert_eq!(request["finish_reason"], if stopped { "stop" } else { "length" });
         tokens += u64::from(expected);
         gaps += u64::from(expected) - 1;
@@ -231,7 +296,7 @@ fn shares_are_shares(trial: &Trial, output: &Output, requests: &[Value]) {
         assert!(of("first_admission_reused_input_tokens") < of("input_length").max(1));
         assert!(of("reused_input_tokens") <= of("input_length"));
     }
-    if !vllm(trial).prefix_caching {
+    if !limits(trial).prefix_caching {
         assert_eq!(output.metric("prefix_cache_reused_ratio").unwrap_or(0.0), 0.0);
         assert!(output.events().iter().all(|event| event["event"] == "preempted"));
     }
@@ -270,6 +335,7 @@ fn events_tell_the_caches(trial: &Trial, output: &Output) {
                     removed += 1;
                 }
             }
+            "cleared" => assert!(cache.is_empty(), "SGLang says so when it starts"),
             _ => preempted += 1,
         }
     }
@@ -288,7 +354,8 @@ fn events_tell_the_caches(trial: &Trial, output: &Output) {
 /// (Invariants 2 and 8) As far as samples show: seats and blocks within their limits, counters that only grow
 /// and do not run ahead of the clock, and as many requests there as the stamps of all requests say.
 fn telemetry_is_true(trial: &Trial, output: &Output, requests: &[Value]) {
-    let engine = vllm(trial);
+    let seats = limits(trial).seats;
+    let usable_blocks = trial.experiment.deployment.engine.usable_blocks();
     let all_ended = output.count("unfinished_requests") == 0;
     let mut totals: HashMap<(u64, u64), [u64; 4]> = HashMap::new();
     // Regular samples, and a last one at the end.
@@ -297,8 +364,8 @@ fn telemetry_is_true(trial: &Trial, output: &Output, requests: &[Value]) {
             as u64;
     for sample in output.telemetry() {
         let of = |field: &str| sample[field].as_u64().unwrap();
-        assert!(of("running") <= u64::from(engine.max_num_seqs));
-        assert!(of("kv_blocks_used") <= u64::from(engine.usable_blocks()));
+        assert!(of("running") <= u64::from(seats));
+        assert!(of("kv_blocks_used") <= u64::from(usable_blocks));
         assert!(of("running") > 0 || of("kv_blocks_used") == 0);
         let time = sample["time_ms"].as_f64().unwrap();
         let nanos = (time * 1e6).round() as u64;

@@ -29,8 +29,12 @@ impl Case {
 /// Any case.
 pub fn case() -> impl Strategy<Value = Case> {
     // Telemetry every 1 to 200 ms: with pass times of 0 nothing may depend on it.
-    (engine(), traffic(), 1_000u64..200_000, prop::option::of(1u32..60), group()).prop_map(
-        |(engine, (traffic, trace), telemetry_us, ttft_ms, (ranks, barrier, placement))| {
+    let engine =
+        prop_oneof![3 => vllm().prop_map(|text| (false, text)), 2 => sglang().prop_map(|text| (true, text))];
+    (engine, traffic(), 1_000u64..200_000, prop::option::of(1u32..60), group()).prop_map(
+        |((sglang, engine), (traffic, trace), telemetry_us, ttft_ms, (ranks, barrier, placement))| {
+            // SGLang's ranks take turns.
+            let placement = if sglang { Placement::RoundRobin } else { placement };
             let sla = ttft_ms.map_or("{}".into(), |ms| format!("{{sla: {{ttft_ms: {ms}, itl_ms: 20}}}}"));
             let config = format!("traffic: {traffic}\nengine: {engine}\nevaluation: {sla}\n");
             Case { config, trace, telemetry_us, ranks, barrier, placement }
@@ -44,16 +48,66 @@ fn group() -> impl Strategy<Value = (u32, bool, Placement)> {
     (prop_oneof![2 => Just(1u32), 3 => 2u32..5], any::<bool>(), placement)
 }
 
-fn engine() -> impl Strategy<Value = String> {
+fn word(yes: &'static str, no: &'static str) -> impl Strategy<Value = &'static str> {
+    prop::bool::weighted(0.3).prop_map(move |b| if b { yes } else { no })
+}
+
+fn sglang() -> impl Strategy<Value = String> {
+    let pool = (
+        prop::sample::select(vec![1u32, 4, 16, 64]),
+        prop_oneof![4 => 40u32..160, 1 => 160u32..400, 1 => Just(20_000u32)],
+        prop::bool::weighted(0.8),
+        prop_oneof![2 => Just("max".to_owned()), 1 => (8u32..120).prop_map(|n| n.to_string())],
+    );
+    let semantics =
+        prop::sample::select(vec![("native", "null"), ("native", "false"), ("aisimulate_0_13", "null")]);
+    let budgets = (prop::option::weighted(0.8, 1u32..60), 8u32..200, any::<bool>(), 1u32..12);
+    let reserve = (
+        prop_oneof![1 => Just(1.0), 1 => Just(0.0), 2 => 0.0f64..0.2, 1 => 0.0f64..1.5],
+        prop_oneof![Just(4096u32), 1u32..12],
+        word("true", "false"),
+        prop_oneof![3 => Just(0u32), 1 => 1u32..4],
+    );
+    let order = prop_oneof![
+        2 => prop::sample::select(vec!["fcfs", "lpm", "dfs-weight", "lof"])
+            .prop_map(|policy| format!("schedule_policy: {policy}")),
+        1 => (prop::sample::select(vec!["fcfs", "lof"]), any::<bool>(), prop::sample::select(vec!["0", "1", "off"]))
+            .prop_map(|(policy, low_first, threshold)| format!(
+                "schedule_policy: {policy}, policy: priority, schedule_low_priority_values_first: {low_first}, \
+                 priority_preemption_threshold: {threshold}"
+            )),
+    ];
+    (pool, semantics, budgets, reserve, order, (timing(), 1u32..6)).prop_map(
+        |(pool, (semantics, overlap), budgets, reserve, order, (timing, replicas))| {
+            let (page, tokens, caching, context) = pool;
+            let (chunk, prefill, mixed, seats) = budgets;
+            let (conservativeness, clip, ignore_eos, interval) = reserve;
+            let chunk = if semantics == "native" { chunk } else { Some(chunk.unwrap_or(8192)) };
+            // Decodes that ride along must leave something of the chunk.
+            let at_least = if mixed { seats.next_multiple_of(page) + page } else { page };
+            let chunk = chunk.map(|size| size.next_multiple_of(page).max(at_least));
+            let mixed = mixed && chunk.is_some();
+            let chunk = chunk.map_or("off".into(), |size| size.to_string());
+            let blocks = tokens.div_ceil(page).max(4);
+            format!(
+                "{{model: m, hardware: h, backend: sglang, semantics: {semantics}, context_length: {context}, workers: \
+                 {{aggregated: {{parallelism: {{replicas: {replicas}}}, scheduler: {{max_sequences: {seats}, overlap: \
+                 {overlap}, chunked_prefill_size: {chunk}, max_prefill_tokens: {prefill}, mixed_chunk: {mixed}, \
+                 schedule_conservativeness: {conservativeness:?}, clip_max_new_tokens: {clip}, ignore_eos: \
+                 {ignore_eos}, prefill_decode_interval: {interval}, {order}}}, kv_cache: {{block_size: {page}, \
+                 prefix_caching: {caching}, capacity: {{type: fixed, blocks: {blocks}}}}}, timing: {timing}}}}}}}"
+            )
+        },
+    )
+}
+
+fn vllm() -> impl Strategy<Value = String> {
     let pool = (
         prop::sample::select(vec![1u32, 2, 4, 16]),
         prop_oneof![4 => 6u32..40, 1 => Just(2000u32)],
         any::<bool>(),
         prop_oneof![2 => Just("max".to_owned()), 1 => (8u32..120).prop_map(|n| n.to_string())],
     );
-    let word = |yes: &'static str, no: &'static str| {
-        prop::bool::weighted(0.3).prop_map(move |b| if b { yes } else { no })
-    };
     let schedule = (
         prop_oneof![Just(("native", "null")), Just(("native", "false")), Just(("aisimulate_0_13", "null"))],
         (1u32..16, 0u32..64),
