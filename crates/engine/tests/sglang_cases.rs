@@ -41,7 +41,7 @@ mod support;
 use std::collections::BTreeSet;
 use support::bench::{Pass, SglangBench as Bench, prompt, request};
 use windtunnel_engine::sglang::{Config, Mode, Policy};
-use windtunnel_engine::{FinishReason, KvEvent, OutputPlan, Request};
+use windtunnel_engine::{FinishReason, KvEvent, OutputPlan, Rejection, Request};
 
 /// Settings of a small synchronous rank, whose limits do not bind.
 fn small(pool: u32, page: u32) -> Config {
@@ -619,6 +619,23 @@ fn r9_outputs_are_cut_to_context_and_pool() {
     assert_eq!(outputs(64, 1, 1000), (FinishReason::Length, 64 - 10 - 2));
     assert_eq!(outputs(1000, 1, 40), (FinishReason::Length, 40 - 10 - 2));
     assert_eq!(outputs(64, 16, 1000), (FinishReason::Length, 64 - 16 - 16 - 1));
+}
+
+/// schedule_policy.py `add_one_req_ignore_eos`. Without a cache, a request that asks for all its outputs needs
+/// its prompt's pages and a page more, also where no output is left of them: a prompt of 50 in a pool of 64
+/// would wait for 80 tokens without end. One of 48 has them, and gives its one token.
+#[test]
+fn a_prompt_without_a_page_to_spare_is_refused() {
+    let submit = |tokens| {
+        let mut bench = Bench::new(Config { radix_cache: false, ..small(64, 16) });
+        let mut asked = request(tokens, 12);
+        asked.output.ignore_eos = true;
+        bench.submit(asked)?;
+        bench.run();
+        Ok(bench.finished[&0])
+    };
+    assert_eq!(submit(50), Err(Rejection::LargerThanPool { needed_blocks: 5, usable_blocks: 4 }));
+    assert_eq!(submit(48), Ok((FinishReason::Length, 1)));
 }
 
 /// unified_cache/unified_tree_core.py. What goes is a node as it was entered. A prompt of 24 that came in one

@@ -231,11 +231,16 @@ impl<L: Lanes> Group<L> {
         self.step.step += 1;
         self.busy_until = end;
         self.empty_passes = if tokens == 0 { self.empty_passes + 1 } else { 0 };
-        let another = self.in_flight() < self.depth && self.has_work();
+        let another = self.in_flight() < self.depth && self.has_work() && !self.idles();
         self.due = another.then_some(now);
         if another {
             self.report(now, step);
         }
+    }
+
+    /// Empty passes would follow each other for ever: those in flight end, and a request has to come first.
+    fn idles(&self) -> bool {
+        self.empty_passes >= self.idle_passes
     }
 
     /// Completes the oldest pass in flight, which ends at `now`.
@@ -245,9 +250,7 @@ impl<L: Lanes> Group<L> {
         let step = GroupStep { step: self.step.step.saturating_sub(1), ..self.step };
         self.report(now, step);
         if self.has_work() {
-            // With nothing in flight, empty passes would follow each other for ever.
-            let idle = self.in_flight() == 0 && self.empty_passes >= self.idle_passes;
-            if !idle {
+            if !self.idles() {
                 self.due = Some(now);
             }
         } else if self.in_flight() == 0 {

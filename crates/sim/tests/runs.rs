@@ -455,6 +455,27 @@ fn passes_that_take_no_time_come_to_an_end() {
     }
 }
 
+/// Without a cache, SGLang may preempt a request that an empty pool will not admit again: 30 → 14 in four
+/// pages of 16 asks for 32 + 16 + 14, and with three outputs for 48 + 16 + 11. The engine then turns without
+/// end; the run says who is left, whether passes overlap or not.
+#[test]
+fn a_run_with_a_request_that_starves_ends() {
+    let scheduler = "engine.workers.aggregated.scheduler={max_sequences: 1, ignore_eos: true, policy: priority, \
+                     priority_preemption_threshold: 0}";
+    let cache = "engine.workers.aggregated.kv_cache={block_size: 16, prefix_caching: false, capacity: {type: \
+                 fixed, blocks: 4}}";
+    let mut requests = common::unlike(&[(0.0, 30, 14), (15.0, 5, 2)]);
+    requests[1].priority = 1;
+    for overlap in ["true", "false"] {
+        let overlap = format!("engine.workers.aggregated.scheduler.overlap={overlap}");
+        let trial = Trial::small(&["engine.backend=sglang", scheduler, cache, &overlap], &requests);
+        for stepper in [Stepper::Plain, Stepper::Fast] {
+            let error = trial.try_run(stepper).err();
+            assert!(matches!(&error, Some(SimError::Stuck { requests }) if requests == &[0]), "{error:?}");
+        }
+    }
+}
+
 /// Workers run ahead of each other, and yet each lives as if it were alone: three workers give each request
 /// the stamps that it gets when its worker's share of the trace is run on one.
 #[test]

@@ -264,7 +264,7 @@ impl Rank {
         let prompt = i64::from(request.prompt_tokens);
         if request.output.ignore_eos && !self.radix.enabled() {
             let paged = (prompt + page - 1) / page * page + page;
-            return max_new == 0 || pool - paged - i64::from(max_new) > 1;
+            return paged <= pool && (max_new == 0 || pool - paged - i64::from(max_new) > 1);
         }
         prompt + i64::from(max_new.min(self.config.clip_max_new_tokens)) + page < pool
     }
