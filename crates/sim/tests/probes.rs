@@ -8,10 +8,10 @@
 //! |---|---|
 //! | 01 02 06 09 10 11 15 16 18 20 21 23 24 27 28 29 36 40 41 42 43 | equal to the printed numbers |
 //! | 03 07 13 33 37 38 | SGLang, equal to the printed numbers |
+//! | 08 12 | TensorRT-LLM, equal to the printed numbers |
 //! | 35 | times equal; two counts differ, each with its rule |
 //! | 31 44 | SGLang; differ, each with the rule of the real engine |
 //! | 14 19 30 | refused here, with the rule: `what_aisimulate_takes_and_a_real_engine_would_not` |
-//! | 08 12 | TensorRT-LLM, not yet |
 //! | 04 05 25 26 34 | prefill and decode apart, not yet |
 //! | 17 39 | equal: `ranks_of_one_worker_wait_for_each_other` |
 //! | 22 32 | speculative decoding, not yet |
@@ -92,8 +92,9 @@ fn check(probe: &Probe, output: &Output) {
 
 #[test]
 fn what_was_printed_is_what_comes_out() {
-    // What an engine's rows set in common, and its rows. Those of TensorRT-LLM (08 and 12) come third.
-    let engines: [(&[&str], Vec<Probe>); 2] = [(&[], vllm_probes()), (&SGLANG, sglang_probes())];
+    // What an engine's rows set in common, and its rows.
+    let engines: [(&[&str], Vec<Probe>); 3] =
+        [(&[], vllm_probes()), (&SGLANG, sglang_probes()), (&["engine.backend=trtllm"], trtllm_probes())];
     let rows = engines.into_iter().flat_map(|(common, rows)| rows.into_iter().map(move |row| (common, row)));
     for (common, probe) in rows {
         let settings: Vec<&str> = common.iter().chain(probe.settings).copied().collect();
@@ -631,6 +632,45 @@ fn sglang_probes() -> Vec<Probe> {
                     rule: WITHOUT_THE_LAST,
                 },
             ],
+        },
+    ]
+}
+
+fn trtllm_probes() -> Vec<Probe> {
+    let eight: Vec<u32> = (0..8).collect();
+    vec![
+        Probe {
+            name: "08 as 06: the same 8 tokens at 0 and 100, found whole",
+            settings: &[],
+            requests: same([0.0, 100.0], [eight.clone(), eight], [2, 2]),
+            printed: &[(0.0, 10.0, 12.0, 2, 0, 1), (100.0, 102.0, 104.0, 2, 8, 1)],
+            metrics: &[
+                ("duration_ms", 104.0),
+                ("mean_ttft_ms", 6.0),
+                ("mean_tpot_ms", 2.0),
+                ("mean_itl_ms", 2.0),
+                ("prefix_cache_reused_ratio", 0.5),
+                ("first_admission_prefix_cache_reused_ratio", 0.5),
+                ("committed_prefill_tokens", 8.0),
+            ],
+            differences: &[],
+        },
+        Probe {
+            name: "12 as 10: five blocks, two 8→8, nothing is preempted",
+            settings: &["engine.workers.aggregated.kv_cache.capacity.blocks=5"],
+            requests: unlike(&[(0.0, 8, 8), (0.0, 8, 8)]),
+            printed: &[(0.0, 10.0, 24.0, 8, 0, 1), (24.0, 34.0, 48.0, 8, 0, 1)],
+            metrics: &[
+                ("duration_ms", 48.0),
+                ("mean_ttft_ms", 22.0),
+                ("mean_tpot_ms", 2.0),
+                ("mean_itl_ms", 2.0),
+                ("prefix_cache_reused_ratio", 0.0),
+                ("first_admission_prefix_cache_reused_ratio", 0.0),
+                ("committed_prefill_tokens", 16.0),
+                ("preemptions", 0.0),
+            ],
+            differences: &[],
         },
     ]
 }
