@@ -24,12 +24,15 @@ pub enum SimError {
     },
     /// Requests preempt each other for ever.
     #[error(
-        "worker {worker}: requests preempt each other without end, and none gets a token: {}; the engine would \
-         do the same with these settings (try reserve_full_isl: true, or more blocks)", list(.requests)
+        "worker {worker}, rank {rank}: requests preempt each other without end, and none gets a token: {}; the \
+         engine would do the same with these settings (try more blocks, or for vllm reserve_full_isl: true)",
+        list(.requests)
     )]
     Livelock {
         /// The worker.
         worker: u32,
+        /// The rank in it.
+        rank: u32,
         /// Its unfinished requests, by their numbers in the workload.
         requests: Vec<u64>,
     },

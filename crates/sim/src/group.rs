@@ -416,9 +416,13 @@ impl<L: Lanes> Group<L> {
         self.lanes.as_mut()
     }
 
-    /// On one of the ranks, requests preempt each other without end and without a token.
-    pub(crate) fn fruitless(&self) -> bool {
-        self.lanes.as_ref().iter().any(Lane::fruitless)
+    /// The rank on which requests preempt each other without end and without a token, if there is one, and
+    /// its unfinished requests.
+    pub(crate) fn fruitless(&self) -> Option<(u32, Vec<u64>)> {
+        let lane = self.lanes.as_ref().iter().find(|lane| lane.fruitless())?;
+        let mut ids: Vec<u64> = lane.rank.unfinished_requests().into_iter().map(|id| id.0).collect();
+        ids.sort_unstable();
+        Some((lane.row.rank, ids))
     }
 
     /// What the engine would have died of on one of the ranks, if on any: the rank, and its words.

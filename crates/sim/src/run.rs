@@ -351,7 +351,8 @@ impl<'a, L: Lanes> Run<'a, L> {
             if let Some(duration) = group.endless() {
                 return Some(SimError::Endless { worker, duration });
             }
-            group.fruitless().then(|| SimError::Livelock { worker, requests: group.unfinished_requests() })
+            let (rank, requests) = group.fruitless()?;
+            Some(SimError::Livelock { worker, rank, requests })
         };
         Err(self.groups.iter().find_map(cause).unwrap_or(SimError::Interrupted))
     }

@@ -125,7 +125,7 @@ fn a_livelock_is_an_error_that_names_the_requests() {
         let trial = Trial::small(&overrides, &[asked(0.0, 0..64, 1), asked(5.0, 100..164, 1)]);
         let error = trial.try_run(stepper).err().unwrap();
         assert!(
-            matches!(&error, SimError::Livelock { worker: 0, requests } if requests == &[0, 1]),
+            matches!(&error, SimError::Livelock { worker: 0, rank: 0, requests } if requests == &[0, 1]),
             "{error}"
         );
     }

@@ -29,12 +29,15 @@ impl Case {
 /// Any case.
 pub fn case() -> impl Strategy<Value = Case> {
     // Telemetry every 1 to 200 ms: with pass times of 0 nothing may depend on it.
-    let engine =
-        prop_oneof![3 => vllm().prop_map(|text| (false, text)), 2 => sglang().prop_map(|text| (true, text))];
+    // vLLM's balancer places only vLLM's requests; ranks of the others take turns.
+    let engine = prop_oneof![
+        3 => vllm().prop_map(|text| (true, text)),
+        2 => sglang().prop_map(|text| (false, text)),
+        2 => trtllm().prop_map(|text| (false, text)),
+    ];
     (engine, traffic(), 1_000u64..200_000, prop::option::of(1u32..60), group()).prop_map(
-        |((sglang, engine), (traffic, trace), telemetry_us, ttft_ms, (ranks, barrier, placement))| {
-            // SGLang's ranks take turns.
-            let placement = if sglang { Placement::RoundRobin } else { placement };
+        |((balances, engine), (traffic, trace), telemetry_us, ttft_ms, (ranks, barrier, placement))| {
+            let placement = if balances { placement } else { Placement::RoundRobin };
             let sla = ttft_ms.map_or("{}".into(), |ms| format!("{{sla: {{ttft_ms: {ms}, itl_ms: 20}}}}"));
             let config = format!("traffic: {traffic}\nengine: {engine}\nevaluation: {sla}\n");
             Case { config, trace, telemetry_us, ranks, barrier, placement }
@@ -99,6 +102,38 @@ fn sglang() -> impl Strategy<Value = String> {
             )
         },
     )
+}
+
+fn trtllm() -> impl Strategy<Value = String> {
+    let pool = (
+        prop::sample::select(vec![2u32, 4, 16]),
+        prop_oneof![4 => 6u32..40, 1 => Just(2000u32)],
+        any::<bool>(),
+        prop_oneof![2 => Just("max".to_owned()), 1 => (8u32..120).prop_map(|n| n.to_string())],
+    );
+    // AISimulate knows neither the overlap scheduler nor MAX_UTILIZATION.
+    let semantics = prop::sample::select(vec![
+        ("native", "null", "guaranteed_no_evict"),
+        ("native", "false", "guaranteed_no_evict"),
+        ("native", "null", "max_utilization"),
+        ("native", "false", "max_utilization"),
+        ("aisimulate_0_13", "null", "guaranteed_no_evict"),
+    ]);
+    let schedule = (semantics, 1u32..16, 8u32..80, prop::bool::weighted(0.7));
+    (pool, schedule, timing(), 1u32..6).prop_map(|(pool, schedule, timing, replicas)| {
+        let (block_size, blocks, caching, context) = pool;
+        let ((semantics, overlap, policy), seats, tokens, chunked) = schedule;
+        // A paused request may be longer than its prompt was, and must fit in a pass again.
+        let chunked = chunked || policy == "max_utilization";
+        format!(
+            "{{model: m, hardware: h, backend: trtllm, semantics: {semantics}, context_length: {context}, \
+             enable_chunked_prefill: {chunked}, workers: {{aggregated: {{parallelism: {{replicas: {replicas}}}, \
+             scheduler: {{max_sequences: {seats}, max_batched_tokens: {}, overlap: {overlap}, capacity_policy: \
+             {policy}}}, kv_cache: {{block_size: {block_size}, prefix_caching: {caching}, capacity: {{type: fixed, \
+             blocks: {blocks}}}}}, timing: {timing}}}}}}}",
+            tokens.max(seats).max(block_size),
+        )
+    })
 }
 
 fn vllm() -> impl Strategy<Value = String> {
