@@ -9,7 +9,7 @@
 
 use super::prefix_index::{NIL, PrefixIndex};
 use crate::event::KvEvents;
-use crate::identity::BlockKey;
+use crate::identity::{BlockKey, KeySpace};
 use crate::request::RequestId;
 
 /// Not a key: no identity yet.
@@ -64,7 +64,12 @@ pub(crate) struct BlockPool {
     evictions: u64,
     watched: Vec<u32>,
     watch_next: BlockKey,
+    /// The same look-up may find something else.
     watch_broken: bool,
+    /// What was watched has been evicted in part.
+    watch_lost: bool,
+    /// The same look-up may find more, or something that costs less.
+    watch_gains: bool,
 }
 
 impl BlockPool {
@@ -85,6 +90,8 @@ impl BlockPool {
             watched: Vec::new(),
             watch_next: NO_KEY,
             watch_broken: true,
+            watch_lost: false,
+            watch_gains: true,
         }
     }
 
@@ -140,7 +147,9 @@ impl BlockPool {
     /// Adds an owner to a cached block.
     pub(crate) fn touch(&mut self, block: u32) {
         let b = &mut self.blocks[block as usize];
-        self.watch_broken |= b.owners & WATCHED != 0;
+        if b.owners & WATCHED != 0 {
+            (self.watch_broken, self.watch_gains) = (true, true);
+        }
         b.owners += 1;
         if b.owners & !WATCHED == 1 {
             // Only blocks with an identity can be touched, and those are freed to the back.
@@ -187,7 +196,9 @@ impl BlockPool {
     /// Drops a block's identity. Other copies under it stay.
     fn evict(&mut self, block: u32) {
         let key = self.blocks[block as usize].key;
-        self.watch_broken |= self.blocks[block as usize].owners & WATCHED != 0;
+        if self.blocks[block as usize].owners & WATCHED != 0 {
+            (self.watch_broken, self.watch_lost) = (true, true);
+        }
         let next_copy = self.blocks[block as usize].next_copy;
         let first = self.index.get(key);
         if first == block {
@@ -224,8 +235,9 @@ impl BlockPool {
     }
 
     fn enter(&mut self, block: u32, key: BlockKey) {
-        if key == self.watch_next {
-            self.watch_broken = true;
+        // What was lost can come back, and with an owner costs less than before.
+        if key == self.watch_next || (self.watch_lost && key.space() != KeySpace::Private) {
+            (self.watch_broken, self.watch_gains) = (true, true);
         }
         self.blocks[block as usize].key = key;
         let first = self.index.enter(key, block);
@@ -250,7 +262,9 @@ impl BlockPool {
             let owners = &mut self.blocks[block as usize].owners;
             *owners -= 1;
             if *owners & !WATCHED == 0 {
-                self.watch_broken |= *owners & WATCHED != 0;
+                if *owners & WATCHED != 0 {
+                    (self.watch_broken, self.watch_gains) = (true, true);
+                }
                 self.push_back(block);
                 self.free += 1;
             }
@@ -299,12 +313,23 @@ impl BlockPool {
             self.blocks[block as usize].owners |= WATCHED;
         }
         self.watch_next = next.unwrap_or(NO_KEY);
-        self.watch_broken = false;
+        (self.watch_broken, self.watch_lost, self.watch_gains) = (false, false, false);
     }
 
     /// Nothing has happened that could change the watched look-up.
     pub(crate) fn watch_holds(&self) -> bool {
         !self.watch_broken
+    }
+
+    /// The watched look-up would find at most what it found, and nothing that costs fewer free blocks. An
+    /// eviction leaves it so: a block that is lost was free, and costs one of the free blocks either way.
+    pub(crate) fn watch_gains_nothing(&self) -> bool {
+        !self.watch_gains
+    }
+
+    /// Events are recorded.
+    pub(crate) fn events_on(&self) -> bool {
+        self.events_on
     }
 
     /// The free queue from front to back.

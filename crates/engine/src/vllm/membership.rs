@@ -74,7 +74,9 @@ impl Rank {
         sequence.in_flight += implied;
         sequence.state = State::Running;
         self.visited += 1;
+        let (member, shared) = ((sequence.ticket, slot), sequence.output.tokens.is_some());
         self.decoders.members.remove(computed + 1);
+        self.growth.remove(self.decoders.scheduled, computed, member, shared);
     }
 
     /// Puts a request in the decode set: from the next pass on, each computes one token of it.
@@ -87,9 +89,12 @@ impl Rank {
         if sequence.known + sequence.placeholders == sequence.prompt + 1 {
             self.decoders.seconds.push_back((joined + 1, slot, sequence.serial));
         }
+        debug_assert_eq!(sequence.blocks.len(), sequence.computed.div_ceil(self.config.block_size) as usize);
+        let (computed, member, shared) =
+            (sequence.computed, (sequence.ticket, slot), sequence.output.tokens.is_some());
         self.visited -= 1;
-        let context = sequence.computed + 1;
-        self.decoders.members.add(context);
+        self.decoders.members.add(computed + 1);
+        self.growth.add(joined, computed, member, shared);
         self.remind(slot);
     }
 
@@ -122,18 +127,11 @@ impl Rank {
         (s.prompt + stop).checked_sub(2)
     }
 
-    /// Enters in the calendar when a member of the decode set needs attention next: for a block, an
-    /// entry in the prefix cache, its last token or a stop.
+    /// Enters in the calendar when a member of the decode set needs attention next: for its last token or a
+    /// stop.
     pub(super) fn remind(&mut self, slot: u32) {
         let computed = self.computed(slot);
-        let lag = self.lag();
-        let size = self.config.block_size;
         let mut at = self.last_position(slot);
-        let s = &self.sequences[slot as usize];
-        at = at.min(s.blocks.len() as u32 * size);
-        if self.pool.caching() {
-            at = at.min((s.promoted + 1) * size + lag - 1);
-        }
         if let Some(stop) = self.stop_position(slot)
             && stop >= computed
         {

@@ -2,13 +2,14 @@
 //!
 //! Read in this order: [`Config`], `sequence` (a request's counters), `rank` (the rank and its queues),
 //! `schedule` (running requests), `admit` (waiting requests), `complete` (what a finished pass changes).
-//! `membership`, `steady` and the shared `decode_set` and `flight` make steady passes cheap; with
+//! `membership`, `growth`, `steady` and the shared `decode_set` and `flight` make steady passes cheap; with
 //! `Stepper::Plain` the decode set stays empty and every pass visits every running request, which is the
 //! engine's own loop.
 
 mod admit;
 mod complete;
 mod config;
+mod growth;
 mod membership;
 mod rank;
 mod schedule;

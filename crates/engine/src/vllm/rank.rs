@@ -1,6 +1,7 @@
 //! One vLLM rank: its requests, queues and counters, and how requests come and go from outside.
 
 use super::config::Config;
+use super::growth::Growth;
 use super::sequence::{Sequence, State};
 use super::waiting::{Rank as WaitingRank, Waiting};
 use crate::decode_set::Decoders;
@@ -52,6 +53,8 @@ pub struct Rank {
     pub(super) blocked: Option<Blocked>,
     pub(super) flight: Flight<Pass>,
     pub(super) decoders: Decoders,
+    /// When its members start blocks.
+    pub(super) growth: Growth,
     /// Requests that ended since the last `schedule`; one more pass announces them.
     unannounced: bool,
     pub(super) executed_passes: u64,
@@ -93,6 +96,7 @@ impl Rank {
             blocked: None,
             flight: Flight::default(),
             decoders: Decoders::default(),
+            growth: Growth::new(config.block_size),
             unannounced: false,
             executed_passes: 0,
             last_prefill_pass: -i64::from(config.prefill_schedule_interval),

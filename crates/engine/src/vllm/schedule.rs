@@ -118,18 +118,12 @@ impl Rank {
         if behind < self.visited {
             return 0;
         }
-        for i in 0..self.due.len() {
-            let (ticket, slot, _) = self.due[i];
-            if !self.allocate_running(slot, 1) {
-                // The pool is exhausted: from here on in the engine's own steps.
-                let at = self.position(ticket);
-                let before = self.running[..at]
-                    .iter()
-                    .filter(|&&s| self.sequences[s as usize].state == State::Attached)
-                    .count();
-                round.budget -= before as u32;
-                return at;
-            }
+        if let Err(ticket) = self.grow(self.decoders.next_pass()) {
+            // The pool is exhausted: from here on in the engine's own steps.
+            let at = self.position(ticket);
+            let attached = |slot: &&u32| self.sequences[**slot as usize].state == State::Attached;
+            round.budget -= self.running[..at].iter().filter(attached).count() as u32;
+            return at;
         }
         round.budget -= members as u32;
         if self.visited == 0 { self.running.len() } else { tail }
@@ -188,7 +182,7 @@ impl Rank {
 
     /// Takes the blocks that a running request needs for `tokens` tokens more and enters what they fill
     /// in the prefix cache. False, with nothing changed, if the pool has too few.
-    fn allocate_running(&mut self, slot: u32, tokens: u32) -> bool {
+    pub(super) fn allocate_running(&mut self, slot: u32, tokens: u32) -> bool {
         let computed = self.computed(slot);
         let end = computed + tokens;
         let needed = end.div_ceil(self.config.block_size);

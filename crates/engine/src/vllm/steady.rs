@@ -8,8 +8,8 @@ use super::rank::Rank;
 use crate::rank::{Steady, Stepper};
 
 impl Rank {
-    /// The stretch of steady passes that begins with the next `schedule`, if there is one: no request
-    /// needs a block or a cache entry, none ends, and none can be admitted. With asynchronous scheduling
+    /// The stretch of steady passes that begins with the next `schedule`, if there is one: no request ends,
+    /// none can be admitted, and the pool has the blocks that the members need. With asynchronous scheduling
     /// the pass in flight is such a pass too, so that scheduling one and completing one can go together.
     pub fn steady(&self) -> Option<Steady> {
         let set = &self.decoders;
@@ -32,10 +32,12 @@ impl Rank {
         if !self.nobody_can_be_admitted() {
             return None;
         }
-        Some(Steady { passes: set.first_due() - set.next_pass(), decode: set.members })
+        let passes = self.passes_with_blocks(set.first_due() - set.next_pass());
+        (passes > 0).then_some(Steady { passes, decode: set.members })
     }
 
-    /// While blocks are neither taken nor given back, the waiting queue stays as it is.
+    /// While no blocks are given back, and nothing is cached that others could find, the waiting queue stays
+    /// as it is.
     fn nobody_can_be_admitted(&self) -> bool {
         let Some(first) = self.waiting.first() else { return true };
         if self.running.len() >= self.seats() {
@@ -48,13 +50,14 @@ impl Rank {
         let constant = self.config.reserve_full_isl;
         same && s.stale == 0
             && constant
-            && (self.pool.watch_holds() || !self.pool.caching())
+            && (self.pool.watch_gains_nothing() || !self.pool.caching())
             && self.lacks_blocks(blocked.known, blocked.hits, blocked.free_hits)
     }
 
     /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
     /// and as many `complete` calls.
     pub fn advance_steady(&mut self, passes: u64) {
+        self.grow_through(passes);
         self.decoders.advance(passes);
         self.decoders.completed += passes;
         self.executed_passes += passes;

@@ -259,10 +259,15 @@ impl<'a> World<'a> {
     /// Whether to take steady passes at once now, and how many.
     fn leap(&mut self) -> Option<(Steady, u64)> {
         assert_eq!(self.plain.rank.steady(), None, "only the fast stepper knows stretches");
-        let steady = self.others[0].rank.steady();
-        assert_eq!(self.others[1].rank.steady(), steady);
+        let (told, steady) = (self.others[0].rank.steady(), self.others[1].rank.steady());
+        // Whoever tells events stops where there is one.
+        assert_eq!(
+            told,
+            told.and(steady).map(|steady| Steady { passes: told.map_or(0, |t| t.passes), ..steady })
+        );
+        assert!(self.case.leaper_is_silent || told == steady);
         let steady = steady?;
-        assert!(steady.passes > 0);
+        assert!(steady.passes > 0 && told.is_none_or(|told| told.passes <= steady.passes));
         let wish = u64::from(self.case.leaps[self.next_leap % self.case.leaps.len()]);
         self.next_leap += 1;
         (wish > 0).then_some((steady, wish.min(steady.passes)))

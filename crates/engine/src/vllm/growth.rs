@@ -1,0 +1,137 @@
+//! Which members of the decode set need a block in which pass.
+//!
+//! A member computes one token in each pass, so it starts a block in one of as many passes as a block has
+//! tokens: lists by the pass number's remainder know that for all passes to come. It fills the block before
+//! in the pass before; with asynchronous scheduling its last token is known a pass later, which is the same one.
+
+use super::rank::Rank;
+
+/// A member: its place in the running order, and its slot.
+type Member = (u64, u32);
+
+/// The members by the phase in which they start a block, each list in running order.
+#[derive(Debug)]
+pub(super) struct Growth {
+    block_size: u64,
+    /// Made when the first member comes.
+    lists: Vec<Vec<Member>>,
+    /// Members whose outputs other requests may ask for.
+    shared: u32,
+}
+
+impl Growth {
+    pub(super) fn new(block_size: u32) -> Growth {
+        Growth { block_size: block_size.into(), lists: Vec::new(), shared: 0 }
+    }
+
+    /// The list of the members that start a block when one with `computed` tokens after decode pass
+    /// `scheduled` does.
+    fn list(&mut self, scheduled: u64, computed: u32) -> &mut Vec<Member> {
+        let size = self.block_size;
+        if self.lists.is_empty() {
+            self.lists.resize_with(size as usize, Vec::new);
+        }
+        &mut self.lists[((scheduled + 1 + size - u64::from(computed) % size) % size) as usize]
+    }
+
+    pub(super) fn add(&mut self, scheduled: u64, computed: u32, member: Member, shared: bool) {
+        self.shared += u32::from(shared);
+        let list = self.list(scheduled, computed);
+        // Mostly the youngest comes last.
+        let at = match list.last() {
+            Some(&last) if last > member => list.partition_point(|&other| other < member),
+            _ => list.len(),
+        };
+        list.insert(at, member);
+    }
+
+    pub(super) fn remove(&mut self, scheduled: u64, computed: u32, member: Member, shared: bool) {
+        self.shared -= u32::from(shared);
+        let list = self.list(scheduled, computed);
+        if let Ok(at) = list.binary_search(&member) {
+            list.remove(at);
+        }
+    }
+
+    /// Members that start a block in decode pass `pass`.
+    fn starting(&self, pass: u64) -> &[Member] {
+        self.lists.get((pass % self.block_size) as usize).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Rank {
+    /// Members fill a block in the pass before they start the next one, and not in the same.
+    fn fills_before(&self) -> bool {
+        self.pool.caching() && !self.config.async_scheduling
+    }
+
+    /// Gives the members of the decode set the blocks that they start in decode pass `pass`, the next one,
+    /// and enters those that they fill in the prefix cache. If the pool runs out, the place in the running
+    /// order of the first member without a block.
+    pub(super) fn grow(&mut self, pass: u64) -> Result<(), u64> {
+        let (mut starts, mut fills) = (0, 0);
+        loop {
+            let start = self.growth.starting(pass).get(starts).copied();
+            let fill = match self.fills_before() {
+                true => self.growth.starting(pass + 1).get(fills).copied(),
+                false => None,
+            };
+            let (ticket, slot) = match (start, fill) {
+                (Some(start), Some(fill)) => start.min(fill),
+                (Some(member), None) | (None, Some(member)) => member,
+                (None, None) => return Ok(()),
+            };
+            starts += usize::from(start == Some((ticket, slot)));
+            fills += usize::from(fill == Some((ticket, slot)));
+            if !self.allocate_running(slot, 1) {
+                return Err(ticket);
+            }
+        }
+    }
+
+    /// Of the next `most` passes of the decode set, how many certainly find the blocks that they need, and
+    /// do nothing that somebody has to see.
+    pub(super) fn passes_with_blocks(&self, most: u64) -> u64 {
+        let size = self.growth.block_size;
+        let next = self.decoders.next_pass();
+        let starting = |pass| self.growth.starting(pass).len() as u64;
+        // Events are told with their pass. And who waits for blocks might find a prefix that fills now.
+        let quiet = self.pool.events_on()
+            || (self.growth.shared > 0 && self.pool.caching() && self.waiting.len() > 0);
+        if quiet {
+            let fills_before = self.fills_before();
+            let grows = |pass: &u64| starting(*pass) > 0 || (fills_before && starting(*pass + 1) > 0);
+            return (next..next + most.min(size)).position(|pass| grows(&pass)).map_or(most, |n| n as u64);
+        }
+        // Over as many passes as a block has tokens, each member starts one block.
+        let free = u64::from(self.pool.free());
+        let rounds = free / self.decoders.members.count;
+        if rounds > 0 {
+            return most.min(rounds.saturating_mul(size));
+        }
+        let (mut left, mut passes) = (free, 0);
+        while passes < most && starting(next + passes) <= left {
+            left -= starting(next + passes);
+            passes += 1;
+        }
+        passes
+    }
+
+    /// What [`grow`](Self::grow) does in each of the next `passes` passes, of which the pool has the blocks.
+    pub(super) fn grow_through(&mut self, passes: u64) {
+        let (scheduled, completed) = (self.decoders.scheduled, self.decoders.completed);
+        for done in 0..passes {
+            let pass = scheduled + done + 1;
+            if self.growth.starting(pass).is_empty()
+                && (!self.fills_before() || self.growth.starting(pass + 1).is_empty())
+            {
+                continue;
+            }
+            self.decoders.scheduled = scheduled + done;
+            self.decoders.completed = completed + done;
+            let grown = self.grow(pass);
+            debug_assert_eq!(grown, Ok(()), "the stretch was promised");
+        }
+        (self.decoders.scheduled, self.decoders.completed) = (scheduled, completed);
+    }
+}
