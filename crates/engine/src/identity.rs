@@ -48,6 +48,24 @@ impl BlockKey {
     }
 }
 
+/// Keys with consecutive numbers of one space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRun {
+    pub(crate) first: BlockKey,
+    pub(crate) count: u32,
+}
+
+impl KeyRun {
+    #[inline]
+    pub(crate) fn key(self, at: u32) -> BlockKey {
+        BlockKey(self.first.0 + u64::from(at))
+    }
+
+    pub(crate) fn contains(self, key: BlockKey) -> bool {
+        key.0.wrapping_sub(self.first.0) < u64::from(self.count)
+    }
+}
+
 /// Gives the keys of one request's blocks. Keys do not depend on when they are asked for.
 #[derive(Clone, Debug)]
 pub struct Keys {
@@ -109,43 +127,52 @@ impl Keys {
     /// Appends the keys of `blocks` to `into`. Every token of these blocks must be known. `output` are the
     /// request's output tokens where they have an identity.
     pub fn extend(&mut self, blocks: Range<u32>, output: Option<&[u32]>, into: &mut Vec<BlockKey>) {
+        self.runs(blocks, output, |run| {
+            into.extend((0..run.count).map(|at| run.key(at)));
+            true
+        });
+    }
+
+    /// Gives `take` the same keys in runs, in order, until it says false.
+    #[inline]
+    pub(crate) fn runs(
+        &mut self,
+        blocks: Range<u32>,
+        output: Option<&[u32]>,
+        mut take: impl FnMut(KeyRun) -> bool,
+    ) {
         let shared_end = blocks.end.min(self.first_private);
         let mut next = blocks.start;
         match &mut self.source {
             Source::Private => {}
             Source::Prefixes { ids, grid } => {
-                let parts = grid.parts;
-                if let Some(shift) = grid.shift {
-                    // Id by id, each with the blocks that end in it.
-                    while next < shared_end {
-                        let part = next & (parts - 1);
-                        let count = (parts - part).min(shared_end - next);
-                        let first = ids[(next >> shift) as usize] * u64::from(parts) + u64::from(part);
-                        into.extend((first..first + u64::from(count)).map(|value| BlockKey::new(0, value)));
-                        next += count;
-                    }
-                } else {
-                    while next < shared_end {
-                        let (id, part) = grid.place(next, self.block_size);
-                        into.push(BlockKey::new(0, ids[id] * u64::from(parts) + u64::from(part)));
-                        next += 1;
+                while next < shared_end {
+                    let run = grid.run(ids, next..shared_end, self.block_size);
+                    next += run.count;
+                    if !take(run) {
+                        return;
                     }
                 }
             }
             Source::Tokens { prompt, made } => {
                 let end = if output.is_some() { blocks.end } else { shared_end };
-                while made.len() < end as usize {
-                    let key = hash_block(prompt, output, made, self.block_size);
-                    made.push(key);
-                }
-                if next < end {
-                    into.extend_from_slice(&made[next as usize..end as usize]);
-                    next = end;
+                while next < end {
+                    while made.len() <= next as usize {
+                        let key = hash_block(prompt, output, made, self.block_size);
+                        made.push(key);
+                    }
+                    let first = made[next as usize];
+                    next += 1;
+                    if !take(KeyRun { first, count: 1 }) {
+                        return;
+                    }
                 }
             }
         }
-        let private = |i: u32| BlockKey::new(1, self.private_base + u64::from(i - self.first_private));
-        into.extend((next..blocks.end).map(private));
+        if next < blocks.end {
+            let value = self.private_base + u64::from(next - self.first_private);
+            take(KeyRun { first: BlockKey::new(1, value), count: blocks.end - next });
+        }
     }
 }
 
@@ -168,6 +195,26 @@ impl Grid {
         let parts = id_tokens / grain;
         let shift = (grain == block_size && parts.is_power_of_two()).then(|| parts.trailing_zeros());
         Grid { id_tokens, grain, parts, shift }
+    }
+
+    /// The keys of `blocks` as far as they are consecutive: those of one id, and of further ids that are.
+    #[inline]
+    fn run(&self, ids: &[u64], blocks: Range<u32>, block_size: u32) -> KeyRun {
+        let parts = u64::from(self.parts);
+        let Some(shift) = self.shift else {
+            let (id, part) = self.place(blocks.start, block_size);
+            return KeyRun { first: BlockKey::new(0, ids[id] * parts + u64::from(part)), count: 1 };
+        };
+        let part = blocks.start & (self.parts - 1);
+        let mut at = (blocks.start >> shift) as usize;
+        let first = BlockKey::new(0, ids[at] * parts + u64::from(part));
+        let most = blocks.end - blocks.start;
+        let mut count = self.parts - part;
+        while count < most && ids[at + 1] == ids[at] + 1 {
+            count += self.parts;
+            at += 1;
+        }
+        KeyRun { first, count: count.min(most) }
     }
 
     /// Which id a block ends in, and at which of its places.

@@ -49,13 +49,15 @@ impl DecodeSet {
     }
 
     /// The set one pass later: every context is one token longer.
+    #[inline]
     pub fn grow(&mut self) {
-        self.grow_by(1);
+        self.sum_context_squared += 2 * u128::from(self.sum_context) + u128::from(self.count);
+        self.sum_context += self.count;
     }
 
     /// The set `passes` passes later.
     #[inline]
-    pub(crate) fn grow_by(&mut self, passes: u64) {
+    pub fn grow_by(&mut self, passes: u64) {
         // Σ(c+k)² = Σc² + 2kΣc + nk²
         let (n, k) = (u128::from(self.count), u128::from(passes));
         self.sum_context_squared += 2 * k * u128::from(self.sum_context) + n * k * k;

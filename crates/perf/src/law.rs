@@ -112,6 +112,17 @@ impl Law {
     }
 
     /// The decode term, 0 when nothing decodes.
+    /// The decode term stays what it is while these contexts grow.
+    pub(crate) fn ignores_growth(&self, decode: &DecodeSet) -> bool {
+        match self {
+            Law::Fixed(_) => true,
+            Law::Linear(linear) => linear.per_context_token_ms == 0.0,
+            // The share of the capacity ends at 1.
+            Law::Polynomial(polynomial) => decode.sum_context >= polynomial.capacity_tokens,
+        }
+    }
+
+    #[inline]
     pub(crate) fn decode_ms(&self, decode: &DecodeSet) -> f64 {
         if decode.count == 0 {
             return 0.0;

@@ -5,7 +5,7 @@
 
 use crate::PerfError;
 use crate::law::Law;
-use windtunnel_engine::{MAX_NANOS, Nanos, Shape};
+use windtunnel_engine::{DecodeSet, MAX_NANOS, Nanos, Shape};
 
 /// How the prefill and the decode part of one pass are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +103,12 @@ impl TimingModel {
             whole_nanos(self.law.prefill_ms(shape) / self.prefill_divisor)
         };
         prefill + whole_nanos(self.law.decode_ms(&shape.decode) / self.decode_divisor)
+    }
+
+    /// How long a pass of these decodes and nothing else takes, if it takes as long while their contexts grow.
+    pub fn steady_duration(&self, decode: DecodeSet) -> Option<Nanos> {
+        let shape = Shape { prefill: &[], decode };
+        self.law.ignores_growth(&decode).then(|| self.pass_duration(&shape))
     }
 
     /// The law.

@@ -18,11 +18,16 @@ impl Moments {
     /// Adds `value`, `count` times.
     #[inline]
     pub(crate) fn add(&mut self, value: u64, count: u64) {
-        let (v, n) = (u128::from(value), u128::from(count));
         self.count = self.count.saturating_add(count);
-        self.sum = self.sum.saturating_add(v * n);
-        // v² · n stays below 2^128 when v < 2^48 and n < 2^32: the usual case, and a plain product.
-        let squares = if (value >> 48) | (count >> 32) == 0 { v * v * n } else { (v * v).saturating_mul(n) };
+        // The usual case: v · n fits in 64 bits when v < 2^42 (73 minutes in ns) and n < 2^22.
+        let (sum, squares) = if (value >> 42) | (count >> 22) == 0 {
+            let sum = value * count;
+            (u128::from(sum), u128::from(sum) * u128::from(value))
+        } else {
+            let (v, n) = (u128::from(value), u128::from(count));
+            (v * n, (v * v).saturating_mul(n))
+        };
+        self.sum = self.sum.saturating_add(sum);
         self.squares = self.squares.saturating_add(squares);
     }
 

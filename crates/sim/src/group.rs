@@ -322,6 +322,11 @@ impl<L: Lanes> Group<L> {
         let mut passes = 0;
         let mut busy_until = self.busy_until;
         while passes < most && now < horizon {
+            if passes == 1
+                && let Some(leap) = self.leap_evenly(striders, most - passes, now, busy_until, horizon)
+            {
+                return Leap { passes: passes + leap.passes, ..leap };
+            }
             let mut duration = Nanos::ZERO;
             for strider in &*striders {
                 let shape = Shape { prefill: &[], decode: strider.decode };
@@ -343,6 +348,37 @@ impl<L: Lanes> Group<L> {
             passes += 1;
         }
         Leap { passes, now, busy_until }
+    }
+
+    /// The rest of a leap whose passes all take the same time, at once. The pass before them was one of the leap,
+    /// so that every gap is as long as a pass.
+    fn leap_evenly(
+        &mut self,
+        striders: &mut [Strider],
+        most: u64,
+        now: Nanos,
+        busy_until: Nanos,
+        horizon: Nanos,
+    ) -> Option<Leap> {
+        let mut duration = Nanos::ZERO;
+        for strider in &*striders {
+            duration = duration.max(self.timing.steady_duration(strider.decode)?);
+        }
+        // The pass in flight, where there is one, is to be as long as the others.
+        let ahead = self.depth as u64 - 1;
+        if duration == Nanos::ZERO || busy_until.since(now) != Nanos(duration.0 * ahead) {
+            return None;
+        }
+        let by_horizon = horizon.since(now).0 / duration.0;
+        let by_end = (MAX_NANOS - 1).saturating_sub(now.0) / duration.0;
+        let passes = most.min(by_horizon).min(by_end.saturating_sub(ahead));
+        let time = Nanos(passes * duration.0);
+        for strider in striders {
+            self.collector.gap(duration, strider.decode.count.saturating_mul(passes));
+            strider.decode.grow_by(passes);
+            strider.last_end += time;
+        }
+        Some(Leap { passes, now: now + time, busy_until: busy_until + time })
     }
 
     /// Finds out which lanes decode steadily from now on, and for how many passes all of them do. None if

@@ -7,9 +7,10 @@
 //! *touch* takes a cached block for one more owner, *promote* gives a full block its identity, *release*
 //! gives an owner's blocks back.
 
+use super::free_queue::FreeQueue;
 use super::prefix_index::{NIL, PrefixIndex};
 use crate::event::KvEvents;
-use crate::identity::{BlockKey, KeySpace};
+use crate::identity::{BlockKey, KeyRun, KeySpace};
 use crate::request::RequestId;
 
 /// Not a key: no identity yet.
@@ -18,9 +19,8 @@ const NO_KEY: BlockKey = BlockKey(u64::MAX);
 #[derive(Clone, Copy)]
 struct Block {
     key: BlockKey,
-    /// Neighbours in the back of the free queue.
-    prev: u32,
-    next: u32,
+    /// Its place in the back of the free queue.
+    place: u32,
     /// Number of owners; the top bit is set while the block is part of the watched prefix.
     owners: u32,
     /// The next copy under the same key, in order of entry.
@@ -30,17 +30,7 @@ struct Block {
 const WATCHED: u32 = 1 << 31;
 
 impl Block {
-    const FRESH: Block = Block { key: NO_KEY, prev: NIL, next: NIL, owners: 1, next_copy: NIL };
-}
-
-#[derive(Clone, Copy)]
-struct List {
-    head: u32,
-    tail: u32,
-}
-
-impl List {
-    const EMPTY: List = List { head: NIL, tail: NIL };
+    const FRESH: Block = Block { key: NO_KEY, place: 0, owners: 1, next_copy: NIL };
 }
 
 /// The blocks of one rank.
@@ -53,12 +43,16 @@ pub(crate) struct BlockPool {
     num_blocks: u32,
     /// A stack: its last entry is the front of the queue.
     front: Vec<u32>,
-    back: List,
+    back: FreeQueue,
     free: u32,
     /// Fewest blocks that were free at any time.
     least_free: u32,
     caching: bool,
+    /// Identities that more than one request can have. A private one is that of one block, or of none, and its
+    /// request knows which.
     index: PrefixIndex,
+    /// Blocks with a private identity.
+    private: u32,
     events: KvEvents,
     events_on: bool,
     evictions: u64,
@@ -79,11 +73,12 @@ impl BlockPool {
             blocks: vec![Block::FRESH],
             num_blocks,
             front: Vec::new(),
-            back: List::EMPTY,
+            back: FreeQueue::default(),
             free: num_blocks - 1,
             least_free: num_blocks - 1,
             caching,
             index: PrefixIndex::default(),
+            private: 0,
             events: KvEvents::default(),
             events_on: events_on && caching,
             evictions: 0,
@@ -113,7 +108,7 @@ impl BlockPool {
 
     /// Distinct identities in the prefix cache.
     pub(crate) fn cached(&self) -> u32 {
-        self.index.len()
+        self.index.len() + self.private
     }
 
     /// Cached blocks handed out again so far.
@@ -131,11 +126,17 @@ impl BlockPool {
         self.events.clear();
     }
 
-    /// The block that a look-up of `key` returns: of several copies the one entered first.
-    #[inline]
-    pub(crate) fn find(&self, key: BlockKey) -> Option<u32> {
-        let block = self.index.get(key);
-        (block != NIL).then_some(block)
+    /// Appends the blocks that a look-up of these keys returns to `into`, up to the first key that finds none;
+    /// tells how many do. Of several copies it is the one entered first. A private identity is looked for in
+    /// `kept`, the blocks that were promoted under these keys when their request had them last.
+    pub(crate) fn find(&self, run: KeyRun, kept: &[u32], into: &mut Vec<u32>) -> u32 {
+        if run.first.space() != KeySpace::Private {
+            return self.index.find_run(run, into);
+        }
+        let still = |&(at, &block): &(u32, &u32)| self.blocks[block as usize].key == run.key(at);
+        let before = into.len();
+        into.extend((0..run.count).zip(kept).take_while(still).map(|(_, &block)| block));
+        (into.len() - before) as u32
     }
 
     /// Whether a block is free, so that touching it costs one free block.
@@ -153,10 +154,16 @@ impl BlockPool {
         b.owners += 1;
         if b.owners & !WATCHED == 1 {
             // Only blocks with an identity can be touched, and those are freed to the back.
-            self.unlink_from_back(block);
+            self.back.remove(b.place);
             self.free -= 1;
             self.least_free = self.least_free.min(self.free);
         }
+    }
+
+    /// To be called after a number of touches.
+    pub(crate) fn tidy(&mut self) {
+        let blocks = &mut self.blocks;
+        self.back.tidy(|block, place| blocks[block as usize].place = place);
     }
 
     /// Appends `count` blocks to `into`, each with one owner. The caller has checked `free()`.
@@ -165,90 +172,92 @@ impl BlockPool {
         self.free -= count;
         self.least_free = self.least_free.min(self.free);
         let mut missing = count;
-        while missing > 0 && !self.front.is_empty() {
-            into.push(self.take_first());
-            missing -= 1;
+        let again = (missing as usize).min(self.front.len());
+        for block in self.front.drain(self.front.len() - again..).rev() {
+            self.blocks[block as usize].owners = 1;
+            into.push(block);
         }
+        missing -= again as u32;
         // Blocks never used yet, all at once.
         let next = self.blocks.len() as u32;
         let fresh = missing.min(self.num_blocks - next);
         self.blocks.extend(std::iter::repeat_n(Block::FRESH, fresh as usize));
         into.extend(next..next + fresh);
         for _ in fresh..missing {
-            let block = self.take_first();
+            let Some(block) = self.back.pop() else {
+                unreachable!("the caller has asked whether blocks are free")
+            };
+            self.evict(block);
             into.push(block);
         }
     }
 
-    /// The first of the blocks that were used before.
-    fn take_first(&mut self) -> u32 {
-        if let Some(block) = self.front.pop() {
-            self.blocks[block as usize].owners = 1;
-            return block;
-        }
-        let block = self.back.head;
-        self.unlink_from_back(block);
-        self.evict(block);
-        self.blocks[block as usize].owners = 1;
-        block
-    }
-
-    /// Drops a block's identity. Other copies under it stay.
+    /// Drops a free block's identity and gives it an owner. Other copies under the identity stay.
     fn evict(&mut self, block: u32) {
-        let key = self.blocks[block as usize].key;
-        if self.blocks[block as usize].owners & WATCHED != 0 {
+        let b = &mut self.blocks[block as usize];
+        let Block { key, next_copy, owners, .. } = *b;
+        *b = Block::FRESH;
+        if owners & WATCHED != 0 {
             (self.watch_broken, self.watch_lost) = (true, true);
         }
-        let next_copy = self.blocks[block as usize].next_copy;
-        let first = self.index.get(key);
-        if first == block {
-            match next_copy {
-                NIL => self.index.remove(key),
-                _ => self.index.replace(key, next_copy),
-            }
+        if key.space() == KeySpace::Private {
+            self.private -= 1;
+        } else if next_copy == NIL && self.index.remove_if(key, block) {
+            // The only copy.
         } else {
-            let mut at = first;
-            while self.blocks[at as usize].next_copy != block {
-                at = self.blocks[at as usize].next_copy;
-            }
-            self.blocks[at as usize].next_copy = next_copy;
+            self.evict_copy(block, key, next_copy);
         }
-        let b = &mut self.blocks[block as usize];
-        b.key = NO_KEY;
-        b.next_copy = NIL;
         self.evictions += 1;
         if self.events_on {
             self.events.removed(key);
         }
     }
 
-    /// Gives the full blocks `blocks[from..]` of a request their identities `keys`, in order, and
-    /// announces them. The block before them, if there is one, has its identity already.
-    pub(crate) fn promote(&mut self, request: RequestId, blocks: &[u32], from: u32, keys: &[BlockKey]) {
-        for (&block, &key) in blocks[from as usize..].iter().zip(keys) {
-            self.enter(block, key);
-        }
-        if self.events_on {
-            let parent = from.checked_sub(1).map(|before| self.blocks[blocks[before as usize] as usize].key);
-            self.events.stored(request, from, parent, keys);
-        }
-    }
-
-    fn enter(&mut self, block: u32, key: BlockKey) {
-        // What was lost can come back, and with an owner costs less than before.
-        if key == self.watch_next || (self.watch_lost && key.space() != KeySpace::Private) {
-            (self.watch_broken, self.watch_gains) = (true, true);
-        }
-        self.blocks[block as usize].key = key;
-        let first = self.index.enter(key, block);
-        if first == NIL {
+    /// Takes one of several copies out of their chain.
+    #[cold]
+    fn evict_copy(&mut self, block: u32, key: BlockKey, next_copy: u32) {
+        let first = self.index.get(key);
+        if first == block {
+            self.index.replace(key, next_copy);
             return;
         }
         let mut at = first;
-        while self.blocks[at as usize].next_copy != NIL {
+        while self.blocks[at as usize].next_copy != block {
             at = self.blocks[at as usize].next_copy;
         }
-        self.blocks[at as usize].next_copy = block;
+        self.blocks[at as usize].next_copy = next_copy;
+    }
+
+    /// Gives full blocks of a request their identities, in order.
+    pub(crate) fn promote(&mut self, blocks: &[u32], run: KeyRun) {
+        // What was lost can come back, and with an owner costs less than before.
+        if !self.watch_gains
+            && (run.contains(self.watch_next) || (self.watch_lost && run.first.space() != KeySpace::Private))
+        {
+            (self.watch_broken, self.watch_gains) = (true, true);
+        }
+        let all = &mut self.blocks;
+        for (at, &block) in (0..).zip(blocks) {
+            all[block as usize].key = run.key(at);
+        }
+        if run.first.space() == KeySpace::Private {
+            self.private += run.count;
+            return;
+        }
+        self.index.enter_run(run, blocks, |at, first| {
+            let mut last = first;
+            while all[last as usize].next_copy != NIL {
+                last = all[last as usize].next_copy;
+            }
+            all[last as usize].next_copy = blocks[at];
+        });
+    }
+
+    /// Announces a request's blocks from `from` on, which were given the identities `keys`. The block before
+    /// them, if there is one, has its identity already.
+    pub(crate) fn announce(&mut self, request: RequestId, blocks: &[u32], from: u32, keys: &[BlockKey]) {
+        let parent = from.checked_sub(1).map(|before| self.blocks[blocks[before as usize] as usize].key);
+        self.events.stored(request, from, parent, keys);
     }
 
     /// Takes one owner from each of a request's blocks. The first `promoted` of them have an identity.
@@ -258,46 +267,26 @@ impl BlockPool {
     /// together, the last block foremost.
     pub(crate) fn release(&mut self, blocks: &[u32], promoted: u32) {
         let (cached, bare) = blocks.split_at(promoted as usize);
-        for &block in cached.iter().rev() {
-            let owners = &mut self.blocks[block as usize].owners;
-            *owners -= 1;
-            if *owners & !WATCHED == 0 {
-                if *owners & WATCHED != 0 {
-                    (self.watch_broken, self.watch_gains) = (true, true);
+        let mut freed = bare.len() as u32;
+        let mut watched = false;
+        self.back.push_with(cached.len(), |back| {
+            for &block in cached.iter().rev() {
+                let b = &mut self.blocks[block as usize];
+                b.owners -= 1;
+                if b.owners & !WATCHED == 0 {
+                    watched |= b.owners != 0;
+                    b.place = back.push(block);
+                    freed += 1;
                 }
-                self.push_back(block);
-                self.free += 1;
             }
-        }
+        });
+        self.watch_broken |= watched;
+        self.watch_gains |= watched;
         for &block in bare {
             self.blocks[block as usize].owners = 0;
-            self.front.push(block);
-            self.free += 1;
         }
-    }
-
-    fn push_back(&mut self, block: u32) {
-        let last = self.back.tail;
-        let b = &mut self.blocks[block as usize];
-        b.prev = last;
-        b.next = NIL;
-        self.back.tail = block;
-        match last {
-            NIL => self.back.head = block,
-            _ => self.blocks[last as usize].next = block,
-        }
-    }
-
-    fn unlink_from_back(&mut self, block: u32) {
-        let Block { prev, next, .. } = self.blocks[block as usize];
-        match prev {
-            NIL => self.back.head = next,
-            _ => self.blocks[prev as usize].next = next,
-        }
-        match next {
-            NIL => self.back.tail = prev,
-            _ => self.blocks[next as usize].prev = prev,
-        }
+        self.front.extend_from_slice(bare);
+        self.free += freed;
     }
 
     /// Remembers the outcome of a look-up: `hits` were found, `next` was not. Until
@@ -337,25 +326,29 @@ impl BlockPool {
         let mut queue = Vec::with_capacity(self.free as usize);
         queue.extend(self.front.iter().rev());
         queue.extend(self.blocks.len() as u32..self.num_blocks);
-        let mut at = self.back.head;
-        while at != NIL {
-            queue.push(at);
-            at = self.blocks[at as usize].next;
-        }
+        queue.extend(self.back.iter());
         queue
     }
 
     /// Every copy in the prefix cache with its block, as look-ups would find them: by identity, and the
     /// copies of one identity in order of entry.
     pub(crate) fn cached_copies(&self) -> Vec<(BlockKey, u32)> {
-        let mut keys: Vec<BlockKey> =
-            self.blocks.iter().map(|b| b.key).filter(|&key| key != NO_KEY).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let next_copy =
-            |&block: &u32| Some(self.blocks[block as usize].next_copy).filter(|&next| next != NIL);
-        let copies_of = |key| std::iter::successors(self.find(key), next_copy).map(move |block| (key, block));
-        keys.into_iter().flat_map(copies_of).collect()
+        let mut copies: Vec<(BlockKey, u32)> =
+            self.blocks.iter().map(|b| b.key).zip(0..).filter(|&(key, _)| key != NO_KEY).collect();
+        copies.sort_unstable();
+        for group in copies.chunk_by_mut(|a, b| a.0 == b.0) {
+            let key = group[0].0;
+            if key.space() == KeySpace::Private {
+                assert_eq!(group.len(), 1, "a private identity has one copy");
+                continue;
+            }
+            let mut block = self.index.get(key);
+            for copy in group {
+                copy.1 = block;
+                block = self.blocks[block as usize].next_copy;
+            }
+        }
+        copies
     }
 
     /// Whether blocks are given identities at all.

@@ -2,6 +2,7 @@
 
 mod block_pool;
 mod block_tree;
+mod free_queue;
 mod prefix_index;
 mod radix;
 mod text;

@@ -4,7 +4,7 @@
 //! look-up is two array reads and memory follows what is cached, not what was ever seen. Hashed
 //! identities live in a hash map.
 
-use crate::identity::{BlockKey, KeySpace};
+use crate::identity::{BlockKey, KeyRun, KeySpace};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -68,12 +68,11 @@ impl Paged {
         found.map_or(NIL, |p| p.first[at])
     }
 
-    /// The entry for `value`, made if there is none.
-    fn entry(&mut self, value: u64) -> (&mut u32, &mut u32) {
-        let (page, at) = (value >> PAGE_BITS, value as usize & (PAGE_LEN - 1));
+    /// Page `page`, made if it is not there.
+    fn page(&mut self, page: u64) -> &mut Page {
         let spare = &mut self.spare;
         let fresh = || spare.pop().unwrap_or_else(Page::empty);
-        let found = if page < NEAR_PAGES {
+        if page < NEAR_PAGES {
             let page = page as usize;
             if page >= self.near.len() {
                 self.near.resize_with(page + 1, || None);
@@ -81,8 +80,49 @@ impl Paged {
             self.near[page].get_or_insert_with(fresh)
         } else {
             self.far.entry(page).or_insert_with(fresh)
+        }
+    }
+
+    /// The entry for `value`, made if there is none.
+    fn entry(&mut self, value: u64) -> (&mut u32, &mut u32) {
+        let page = self.page(value >> PAGE_BITS);
+        (&mut page.first[value as usize & (PAGE_LEN - 1)], &mut page.live)
+    }
+
+    /// The entries for `count` values from `value` on that stand in the same page, if it is there.
+    #[inline]
+    fn piece(&self, value: u64, count: u32) -> Option<&[u32]> {
+        let (page, at) = (value >> PAGE_BITS, value as usize & (PAGE_LEN - 1));
+        let found = if page < NEAR_PAGES {
+            self.near.get(page as usize).and_then(Option::as_ref)
+        } else {
+            self.far.get(&page)
         };
-        (&mut found.first[at], &mut found.live)
+        found.map(|page| &page.first[at..PAGE_LEN.min(at + count as usize)])
+    }
+
+    /// Puts `blocks` under the values from `value` on, as far as these stand in one page; tells how many
+    /// those are. Where there is a block already, `taken` is told the position and that block.
+    #[inline]
+    fn enter_piece(&mut self, value: u64, blocks: &[u32], mut taken: impl FnMut(usize, u32)) -> (usize, u32) {
+        let (page, at) = (value >> PAGE_BITS, value as usize & (PAGE_LEN - 1));
+        // The usual case: the page is there.
+        let page = match self.near.get_mut(page as usize) {
+            Some(Some(page)) => page,
+            _ => self.page(page),
+        };
+        let entries = &mut page.first[at..];
+        let mut entered = 0;
+        for (i, (first, &block)) in entries.iter_mut().zip(blocks).enumerate() {
+            if *first == NIL {
+                *first = block;
+                entered += 1;
+            } else {
+                taken(i, *first);
+            }
+        }
+        page.live += entered;
+        (blocks.len().min(PAGE_LEN - at), entered)
     }
 
     /// Puts `block` under `value` if nothing is there; tells what was.
@@ -102,27 +142,36 @@ impl Paged {
         before
     }
 
-    fn remove(&mut self, value: u64) {
+    /// Forgets `value` if `block` stands there.
+    #[inline]
+    fn remove_if(&mut self, value: u64, block: u32) -> bool {
         let (page, at) = (value >> PAGE_BITS, value as usize & (PAGE_LEN - 1));
-        let slot = if page < NEAR_PAGES {
-            match self.near.get_mut(page as usize) {
-                Some(slot) => slot,
-                None => return,
-            }
-        } else {
-            let Some(entry) = self.far.get_mut(&page) else { return };
-            entry.first[at] = NIL;
-            entry.live -= 1;
-            if entry.live == 0 {
-                self.far.remove(&page);
-            }
-            return;
+        let near = page < NEAR_PAGES;
+        let found = match near {
+            true => self.near.get_mut(page as usize).and_then(Option::as_mut),
+            false => self.far.get_mut(&page),
         };
-        let Some(entry) = slot else { return };
-        entry.first[at] = NIL;
-        entry.live -= 1;
-        if entry.live == 0
-            && let Some(empty) = slot.take()
+        let Some(entries) = found.filter(|entries| entries.first[at] == block) else { return false };
+        entries.first[at] = NIL;
+        entries.live -= 1;
+        if entries.live == 0 {
+            self.drop_page(page);
+        }
+        true
+    }
+
+    /// Forgets `value`, under which there is something.
+    fn remove(&mut self, value: u64) {
+        let block = self.get(value);
+        self.remove_if(value, block);
+    }
+
+    fn drop_page(&mut self, page: u64) {
+        let empty = match page < NEAR_PAGES {
+            true => self.near[page as usize].take(),
+            false => self.far.remove(&page),
+        };
+        if let Some(empty) = empty
             && self.spare.len() < SPARE_PAGES
         {
             self.spare.push(empty);
@@ -173,6 +222,62 @@ impl PrefixIndex {
         before
     }
 
+    /// Appends the first blocks under the keys of a run to `into`, up to the first key that has none; tells
+    /// how many have one.
+    #[inline]
+    pub(crate) fn find_run(&self, run: KeyRun, into: &mut Vec<u32>) -> u32 {
+        let paged = match run.first.space() {
+            KeySpace::Prefix => &self.prefix,
+            KeySpace::Private => &self.private,
+            KeySpace::Hashed => {
+                let found = (0..run.count).map_while(|at| self.hashed.get(&run.key(at).value()));
+                let before = into.len();
+                into.extend(found);
+                return (into.len() - before) as u32;
+            }
+        };
+        let mut found = 0;
+        while found < run.count {
+            let Some(piece) = paged.piece(run.first.value() + u64::from(found), run.count - found) else {
+                break;
+            };
+            let here = piece.iter().position(|&block| block == NIL).unwrap_or(piece.len());
+            into.extend_from_slice(&piece[..here]);
+            found += here as u32;
+            if here < piece.len() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Makes `blocks` the first under the keys of a run, where these have none. Where they do, `taken` is
+    /// told the position and that block.
+    #[inline]
+    pub(crate) fn enter_run(&mut self, run: KeyRun, blocks: &[u32], mut taken: impl FnMut(usize, u32)) {
+        let paged = match run.first.space() {
+            KeySpace::Prefix => &mut self.prefix,
+            KeySpace::Private => &mut self.private,
+            KeySpace::Hashed => {
+                for (at, &block) in blocks.iter().enumerate() {
+                    let first = self.enter(run.key(at as u32), block);
+                    if first != NIL {
+                        taken(at, first);
+                    }
+                }
+                return;
+            }
+        };
+        let mut done = 0;
+        while done < blocks.len() {
+            let value = run.first.value() + done as u64;
+            let (piece, entered) =
+                paged.enter_piece(value, &blocks[done..], |at, first| taken(done + at, first));
+            done += piece;
+            self.len += entered;
+        }
+    }
+
     /// Sets another first block for a key that has one.
     pub(crate) fn replace(&mut self, key: BlockKey, block: u32) {
         match key.space() {
@@ -182,6 +287,24 @@ impl PrefixIndex {
                 self.hashed.insert(key.value(), block);
             }
         }
+    }
+
+    /// Forgets a key if `block` is the first under it.
+    #[inline]
+    pub(crate) fn remove_if(&mut self, key: BlockKey, block: u32) -> bool {
+        let removed = match key.space() {
+            KeySpace::Prefix => self.prefix.remove_if(key.value(), block),
+            KeySpace::Private => self.private.remove_if(key.value(), block),
+            KeySpace::Hashed => match self.hashed.entry(key.value()) {
+                Entry::Occupied(entry) if *entry.get() == block => {
+                    entry.remove();
+                    true
+                }
+                _ => false,
+            },
+        };
+        self.len -= u32::from(removed);
+        removed
     }
 
     /// Forgets a key.

@@ -8,9 +8,6 @@ use crate::pass::{Admission, Slot};
 use crate::rank::Stepper;
 use crate::token_pass::Member;
 
-/// Keys made at once in a look-up, which may end at any of them.
-const KEYS_AT_ONCE: usize = 32;
-
 /// What the prefix cache holds of a waiting request.
 #[derive(Clone, Copy)]
 struct Found {
@@ -116,19 +113,15 @@ impl Rank {
         // Blocks that no other request can have stored, and this one has not, need no look-up.
         let findable = if s.preemptions == 0 { longest.min(s.keys.shared()) } else { longest };
         let tokens = s.output.tokens.as_deref();
-        let mut free_hits = 0;
-        'search: for start in (0..findable).step_by(KEYS_AT_ONCE) {
-            self.keys.clear();
-            s.keys.extend(start..findable.min(start + KEYS_AT_ONCE as u32), tokens, &mut self.keys);
-            for &key in &self.keys {
-                let Some(block) = self.pool.find(key) else {
-                    self.missed = Some(key);
-                    break 'search;
-                };
-                free_hits += u32::from(self.pool.is_free(block));
-                self.hits.push(block);
+        let (pool, hits, missed, kept) = (&self.pool, &mut self.hits, &mut self.missed, &s.kept);
+        s.keys.runs(0..findable, tokens, |run| {
+            let found = pool.find(run, kept.get(hits.len()..).unwrap_or_default(), hits);
+            if found < run.count {
+                *missed = Some(run.key(found));
             }
-        }
+            found == run.count
+        });
+        let free_hits = self.hits.iter().filter(|&&block| self.pool.is_free(block)).count() as u32;
         Found { hits: self.hits.len() as u32, free_hits }
     }
 
@@ -139,6 +132,7 @@ impl Rank {
         for &block in &self.hits {
             self.pool.touch(block);
         }
+        self.pool.tidy();
         s.blocks.extend_from_slice(&self.hits);
         s.promoted = found.hits;
         let hit_tokens = found.hits * self.config.block_size;

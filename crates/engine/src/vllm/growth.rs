@@ -53,6 +53,22 @@ impl Growth {
         }
     }
 
+    /// Number of the list of those that start a block in decode pass `pass`.
+    fn index(&self, pass: u64) -> usize {
+        (pass % self.block_size) as usize
+    }
+
+    /// Takes a list out, to be given back.
+    fn take(&mut self, index: usize) -> Vec<Member> {
+        self.lists.get_mut(index).map(std::mem::take).unwrap_or_default()
+    }
+
+    fn give_back(&mut self, index: usize, list: Vec<Member>) {
+        if let Some(place) = self.lists.get_mut(index) {
+            *place = list;
+        }
+    }
+
     /// Members that start a block in decode pass `pass`.
     fn starting(&self, pass: u64) -> &[Member] {
         self.lists.get((pass % self.block_size) as usize).map_or(&[], Vec::as_slice)
@@ -69,23 +85,44 @@ impl Rank {
     /// and enters those that they fill in the prefix cache. If the pool runs out, the place in the running
     /// order of the first member without a block.
     pub(super) fn grow(&mut self, pass: u64) -> Result<(), u64> {
-        let (mut starts, mut fills) = (0, 0);
-        loop {
-            let start = self.growth.starting(pass).get(starts).copied();
-            let fill = match self.fills_before() {
-                true => self.growth.starting(pass + 1).get(fills).copied(),
-                false => None,
-            };
-            let (ticket, slot) = match (start, fill) {
-                (Some(start), Some(fill)) => start.min(fill),
-                (Some(member), None) | (None, Some(member)) => member,
-                (None, None) => return Ok(()),
-            };
-            starts += usize::from(start == Some((ticket, slot)));
-            fills += usize::from(fill == Some((ticket, slot)));
-            if !self.allocate_running(slot, 1) {
-                return Err(ticket);
+        let (starts, fills) = (self.growth.index(pass), self.growth.index(pass + 1));
+        // With one token a block, a member fills the block that it starts.
+        let both = self.pool.caching() && (self.config.async_scheduling || starts == fills);
+        let starting = self.growth.take(starts);
+        let filling = if self.fills_before() { self.growth.take(fills) } else { Vec::new() };
+        let mut result = Ok(());
+        let mut filled = filling.iter();
+        for &(ticket, slot) in &starting {
+            while let Some(&(_, earlier)) = filled.as_slice().first().filter(|member| member.0 < ticket) {
+                self.fill_block(earlier);
+                filled.next();
             }
+            if self.pool.free() == 0 {
+                result = Err(ticket);
+                break;
+            }
+            self.pool.allocate(1, &mut self.sequences[slot as usize].blocks);
+            if both {
+                self.fill_block(slot);
+            }
+        }
+        if result.is_ok() {
+            filled.for_each(|&(_, slot)| self.fill_block(slot));
+        }
+        self.growth.give_back(starts, starting);
+        if self.fills_before() && starts != fills {
+            self.growth.give_back(fills, filling);
+        }
+        result
+    }
+
+    /// Enters the block that a member has filled in the prefix cache, if that is not done.
+    fn fill_block(&mut self, slot: u32) {
+        let whole = self.known(slot).min(self.computed(slot) + 1);
+        let promoted = self.sequences[slot as usize].promoted;
+        debug_assert!(whole / self.config.block_size <= promoted + 1);
+        if whole - promoted * self.config.block_size >= self.config.block_size {
+            self.promote_to(slot, promoted + 1);
         }
     }
 
@@ -120,17 +157,18 @@ impl Rank {
     /// What [`grow`](Self::grow) does in each of the next `passes` passes, of which the pool has the blocks.
     pub(super) fn grow_through(&mut self, passes: u64) {
         let (scheduled, completed) = (self.decoders.scheduled, self.decoders.completed);
+        let (size, fills_before) = (self.growth.lists.len(), self.fills_before());
+        let mut starts = self.growth.index(scheduled + 1);
         for done in 0..passes {
-            let pass = scheduled + done + 1;
-            if self.growth.starting(pass).is_empty()
-                && (!self.fills_before() || self.growth.starting(pass + 1).is_empty())
-            {
-                continue;
+            let fills = if starts + 1 == size { 0 } else { starts + 1 };
+            let lists = &self.growth.lists;
+            if !lists[starts].is_empty() || (fills_before && !lists[fills].is_empty()) {
+                self.decoders.scheduled = scheduled + done;
+                self.decoders.completed = completed + done;
+                let grown = self.grow(scheduled + done + 1);
+                debug_assert_eq!(grown, Ok(()), "the stretch was promised");
             }
-            self.decoders.scheduled = scheduled + done;
-            self.decoders.completed = completed + done;
-            let grown = self.grow(pass);
-            debug_assert_eq!(grown, Ok(()), "the stretch was promised");
+            starts = fills;
         }
         (self.decoders.scheduled, self.decoders.completed) = (scheduled, completed);
     }

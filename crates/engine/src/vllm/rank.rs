@@ -129,10 +129,11 @@ impl Rank {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
         let slot = self.vacant.pop().unwrap_or(self.sequences.len() as u32);
-        let blocks = match self.sequences.get_mut(slot as usize) {
-            Some(old) => std::mem::take(&mut old.blocks),
-            None => Vec::new(),
+        let (blocks, mut kept) = match self.sequences.get_mut(slot as usize) {
+            Some(old) => (std::mem::take(&mut old.blocks), std::mem::take(&mut old.kept)),
+            None => Default::default(),
         };
+        kept.clear();
         let sequence = Sequence {
             state: State::Waiting,
             serial,
@@ -146,6 +147,7 @@ impl Rank {
             output: request.output,
             keys,
             blocks,
+            kept,
             promoted: 0,
             computed: 0,
             known: request.prompt_tokens,
@@ -328,16 +330,30 @@ impl Rank {
     /// Enters the request's full blocks among its first `tokens` tokens in the prefix cache
     /// (vLLM `cache_blocks`). All these tokens must be known.
     pub(super) fn promote(&mut self, slot: u32, tokens: u32) {
-        let sequence = &mut self.sequences[slot as usize];
         let full = tokens / self.config.block_size;
-        if full <= sequence.promoted || !self.pool.caching() {
-            return;
+        if full > self.sequences[slot as usize].promoted && self.pool.caching() {
+            self.promote_to(slot, full);
         }
+    }
+
+    /// Enters the first `full` blocks of a request in the prefix cache, of which at least the last is not there.
+    pub(super) fn promote_to(&mut self, slot: u32, full: u32) {
+        let sequence = &mut self.sequences[slot as usize];
         let Sequence { keys, output, blocks, promoted, id, .. } = sequence;
         let tokens = output.tokens.as_deref();
-        self.keys.clear();
-        keys.extend(*promoted..full, tokens, &mut self.keys);
-        self.pool.promote(*id, &blocks[..full as usize], *promoted, &self.keys);
+        let mut at = *promoted as usize;
+        let pool = &mut self.pool;
+        keys.runs(*promoted..full, tokens, |run| {
+            let end = at + run.count as usize;
+            pool.promote(&blocks[at..end], run);
+            at = end;
+            true
+        });
+        if pool.events_on() {
+            self.keys.clear();
+            keys.extend(*promoted..full, tokens, &mut self.keys);
+            pool.announce(*id, blocks, *promoted, &self.keys);
+        }
         *promoted = full;
     }
 }

@@ -3,7 +3,7 @@
 
 use super::config::{Policy, PreemptionMode, ResumedWork};
 use super::rank::Rank;
-use super::sequence::State;
+use super::sequence::{Sequence, State};
 use crate::pass::{Chunk, Scheduled, Slot};
 use crate::rank::Stepper;
 use crate::token_pass::{Member, Pass};
@@ -230,6 +230,9 @@ impl Rank {
     /// Takes a running request's blocks and puts it back to wait.
     fn preempt(&mut self, slot: u32) {
         self.leave_running(slot);
+        let Sequence { blocks, kept, promoted, .. } = &mut self.sequences[slot as usize];
+        kept.clone_from(blocks);
+        kept.truncate(*promoted as usize);
         self.release_blocks(slot);
         let sequence = &mut self.sequences[slot as usize];
         sequence.state = State::Preempted;

@@ -41,7 +41,9 @@ pub(super) struct Sequence {
     pub(super) keys: Keys,
     /// Blocks held, in order of position.
     pub(super) blocks: Vec<u32>,
-    /// How many of them have an identity.
+    /// Those that had an identity when it was preempted last. Others may have taken them since.
+    pub(super) kept: Vec<u32>,
+    /// How many of the blocks held have an identity.
     pub(super) promoted: u32,
     /// `num_computed_tokens`: scheduled counts as computed.
     pub(super) computed: u32,
