@@ -29,6 +29,11 @@ pub enum KeySpace {
 }
 
 impl BlockKey {
+    pub(crate) fn in_space(space: KeySpace, value: u64) -> BlockKey {
+        BlockKey::new(space as u64, value)
+    }
+
+    #[inline]
     fn new(space: u64, value: u64) -> BlockKey {
         BlockKey((space << SPACE_SHIFT) | (value & SPACE_MASK))
     }

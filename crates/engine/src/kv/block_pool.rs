@@ -7,31 +7,16 @@
 //! *touch* takes a cached block for one more owner, *promote* gives a full block its identity, *release*
 //! gives an owner's blocks back.
 
+use super::block_table::{BlockTable, NIL};
 use super::free_queue::FreeQueue;
-use super::prefix_index::{NIL, PrefixIndex};
+use super::prefix_index::PrefixIndex;
 use crate::event::KvEvents;
 use crate::identity::{BlockKey, KeyRun, KeySpace};
 use crate::request::RequestId;
+use std::collections::HashMap;
 
-/// Not a key: no identity yet.
+/// Not a key.
 const NO_KEY: BlockKey = BlockKey(u64::MAX);
-
-#[derive(Clone, Copy)]
-struct Block {
-    key: BlockKey,
-    /// Its place in the back of the free queue.
-    place: u32,
-    /// Number of owners; the top bit is set while the block is part of the watched prefix.
-    owners: u32,
-    /// The next copy under the same key, in order of entry.
-    next_copy: u32,
-}
-
-const WATCHED: u32 = 1 << 31;
-
-impl Block {
-    const FRESH: Block = Block { key: NO_KEY, place: 0, owners: 1, next_copy: NIL };
-}
 
 /// The blocks of one rank.
 ///
@@ -39,7 +24,7 @@ impl Block {
 /// without identity come back to the very front and are reused first; cached ones go to the very back.
 /// So only blocks that were used exist in memory.
 pub(crate) struct BlockPool {
-    blocks: Vec<Block>,
+    blocks: BlockTable,
     num_blocks: u32,
     /// A stack: its last entry is the front of the queue.
     front: Vec<u32>,
@@ -53,6 +38,8 @@ pub(crate) struct BlockPool {
     index: PrefixIndex,
     /// Blocks with a private identity.
     private: u32,
+    /// Of blocks with the same identity, the one that was entered next after each.
+    next_copies: HashMap<u32, u32>,
     events: KvEvents,
     events_on: bool,
     evictions: u64,
@@ -70,7 +57,8 @@ impl BlockPool {
     /// `num_blocks` counts the null block 0, which is never handed out.
     pub(crate) fn new(num_blocks: u32, caching: bool, events_on: bool) -> BlockPool {
         BlockPool {
-            blocks: vec![Block::FRESH],
+            blocks: BlockTable::new(1),
+            next_copies: HashMap::default(),
             num_blocks,
             front: Vec::new(),
             back: FreeQueue::default(),
@@ -133,7 +121,7 @@ impl BlockPool {
         if run.first.space() != KeySpace::Private {
             return self.index.find_run(run, into);
         }
-        let still = |&(at, &block): &(u32, &u32)| self.blocks[block as usize].key == run.key(at);
+        let still = |&(at, &block): &(u32, &u32)| self.blocks.key(block) == Some(run.key(at));
         let before = into.len();
         into.extend((0..run.count).zip(kept).take_while(still).map(|(_, &block)| block));
         (into.len() - before) as u32
@@ -142,19 +130,18 @@ impl BlockPool {
     /// Whether a block is free, so that touching it costs one free block.
     #[inline]
     pub(crate) fn is_free(&self, block: u32) -> bool {
-        self.blocks[block as usize].owners & !WATCHED == 0
+        self.blocks.is_free(block)
     }
 
     /// Adds an owner to a cached block.
+    #[inline]
     pub(crate) fn touch(&mut self, block: u32) {
-        let b = &mut self.blocks[block as usize];
-        if b.owners & WATCHED != 0 {
+        if self.blocks.is_watched(block) {
             (self.watch_broken, self.watch_gains) = (true, true);
         }
-        b.owners += 1;
-        if b.owners & !WATCHED == 1 {
+        if let Some(place) = self.blocks.own(block) {
             // Only blocks with an identity can be touched, and those are freed to the back.
-            self.back.remove(b.place);
+            self.back.remove(place);
             self.free -= 1;
             self.least_free = self.least_free.min(self.free);
         }
@@ -163,7 +150,7 @@ impl BlockPool {
     /// To be called after a number of touches.
     pub(crate) fn tidy(&mut self) {
         let blocks = &mut self.blocks;
-        self.back.tidy(|block, place| blocks[block as usize].place = place);
+        self.back.tidy(|block, place| blocks.moved(block, place));
     }
 
     /// Appends `count` blocks to `into`, each with one owner. The caller has checked `free()`.
@@ -174,14 +161,14 @@ impl BlockPool {
         let mut missing = count;
         let again = (missing as usize).min(self.front.len());
         for block in self.front.drain(self.front.len() - again..).rev() {
-            self.blocks[block as usize].owners = 1;
+            self.blocks.renew(block);
             into.push(block);
         }
         missing -= again as u32;
         // Blocks never used yet, all at once.
-        let next = self.blocks.len() as u32;
+        let next = self.blocks.len();
         let fresh = missing.min(self.num_blocks - next);
-        self.blocks.extend(std::iter::repeat_n(Block::FRESH, fresh as usize));
+        self.blocks.add(fresh);
         into.extend(next..next + fresh);
         for _ in fresh..missing {
             let Some(block) = self.back.pop() else {
@@ -193,19 +180,17 @@ impl BlockPool {
     }
 
     /// Drops a free block's identity and gives it an owner. Other copies under the identity stay.
+    #[inline]
     fn evict(&mut self, block: u32) {
-        let b = &mut self.blocks[block as usize];
-        let Block { key, next_copy, owners, .. } = *b;
-        *b = Block::FRESH;
-        if owners & WATCHED != 0 {
+        let (key, copied) = (self.blocks.key(block).unwrap_or(NO_KEY), self.blocks.is_copied(block));
+        if self.blocks.is_watched(block) {
             (self.watch_broken, self.watch_lost) = (true, true);
         }
+        self.blocks.renew(block);
         if key.space() == KeySpace::Private {
             self.private -= 1;
-        } else if next_copy == NIL && self.index.remove_if(key, block) {
-            // The only copy.
-        } else {
-            self.evict_copy(block, key, next_copy);
+        } else if copied || !self.index.remove_if(key, block) {
+            self.evict_copy(block, key);
         }
         self.evictions += 1;
         if self.events_on {
@@ -215,17 +200,26 @@ impl BlockPool {
 
     /// Takes one of several copies out of their chain.
     #[cold]
-    fn evict_copy(&mut self, block: u32, key: BlockKey, next_copy: u32) {
+    fn evict_copy(&mut self, block: u32, key: BlockKey) {
+        let next_copy = self.next_copies.remove(&block);
         let first = self.index.get(key);
         if first == block {
-            self.index.replace(key, next_copy);
+            self.index.replace(key, next_copy.unwrap_or(NIL));
             return;
         }
         let mut at = first;
-        while self.blocks[at as usize].next_copy != block {
-            at = self.blocks[at as usize].next_copy;
+        while self.next_copies[&at] != block {
+            at = self.next_copies[&at];
         }
-        self.blocks[at as usize].next_copy = next_copy;
+        match next_copy {
+            Some(next) => {
+                self.next_copies.insert(at, next);
+            }
+            None => {
+                self.next_copies.remove(&at);
+                self.blocks.set_copied(at, false);
+            }
+        }
     }
 
     /// Gives full blocks of a request their identities, in order.
@@ -236,27 +230,28 @@ impl BlockPool {
         {
             (self.watch_broken, self.watch_gains) = (true, true);
         }
-        let all = &mut self.blocks;
         for (at, &block) in (0..).zip(blocks) {
-            all[block as usize].key = run.key(at);
+            self.blocks.set_key(block, run.key(at));
         }
         if run.first.space() == KeySpace::Private {
             self.private += run.count;
             return;
         }
-        self.index.enter_run(run, blocks, |at, first| {
+        let BlockPool { blocks: table, next_copies, index, .. } = self;
+        index.enter_run(run, blocks, |at, first| {
             let mut last = first;
-            while all[last as usize].next_copy != NIL {
-                last = all[last as usize].next_copy;
+            while let Some(&next) = next_copies.get(&last) {
+                last = next;
             }
-            all[last as usize].next_copy = blocks[at];
+            next_copies.insert(last, blocks[at]);
+            table.set_copied(last, true);
         });
     }
 
     /// Announces a request's blocks from `from` on, which were given the identities `keys`. The block before
     /// them, if there is one, has its identity already.
     pub(crate) fn announce(&mut self, request: RequestId, blocks: &[u32], from: u32, keys: &[BlockKey]) {
-        let parent = from.checked_sub(1).map(|before| self.blocks[blocks[before as usize] as usize].key);
+        let parent = from.checked_sub(1).and_then(|before| self.blocks.key(blocks[before as usize]));
         self.events.stored(request, from, parent, keys);
     }
 
@@ -271,11 +266,8 @@ impl BlockPool {
         let mut watched = false;
         self.back.push_with(cached.len(), |back| {
             for &block in cached.iter().rev() {
-                let b = &mut self.blocks[block as usize];
-                b.owners -= 1;
-                if b.owners & !WATCHED == 0 {
-                    watched |= b.owners != 0;
-                    b.place = back.push(block);
+                if self.blocks.disown(block, || back.push(block)) {
+                    watched |= self.blocks.is_watched(block);
                     freed += 1;
                 }
             }
@@ -283,7 +275,7 @@ impl BlockPool {
         self.watch_broken |= watched;
         self.watch_gains |= watched;
         for &block in bare {
-            self.blocks[block as usize].owners = 0;
+            self.blocks.put_aside(block);
         }
         self.front.extend_from_slice(bare);
         self.free += freed;
@@ -294,12 +286,12 @@ impl BlockPool {
     /// same owners or lack of owners.
     pub(crate) fn watch(&mut self, hits: &[u32], next: Option<BlockKey>) {
         for &block in &self.watched {
-            self.blocks[block as usize].owners &= !WATCHED;
+            self.blocks.watch(block, false);
         }
         self.watched.clear();
         self.watched.extend_from_slice(hits);
         for &block in hits {
-            self.blocks[block as usize].owners |= WATCHED;
+            self.blocks.watch(block, true);
         }
         self.watch_next = next.unwrap_or(NO_KEY);
         (self.watch_broken, self.watch_lost, self.watch_gains) = (false, false, false);
@@ -325,7 +317,7 @@ impl BlockPool {
     pub(crate) fn free_queue(&self) -> Vec<u32> {
         let mut queue = Vec::with_capacity(self.free as usize);
         queue.extend(self.front.iter().rev());
-        queue.extend(self.blocks.len() as u32..self.num_blocks);
+        queue.extend(self.blocks.len()..self.num_blocks);
         queue.extend(self.back.iter());
         queue
     }
@@ -333,8 +325,8 @@ impl BlockPool {
     /// Every copy in the prefix cache with its block, as look-ups would find them: by identity, and the
     /// copies of one identity in order of entry.
     pub(crate) fn cached_copies(&self) -> Vec<(BlockKey, u32)> {
-        let mut copies: Vec<(BlockKey, u32)> =
-            self.blocks.iter().map(|b| b.key).zip(0..).filter(|&(key, _)| key != NO_KEY).collect();
+        let cached = |block| self.blocks.key(block).map(|key| (key, block));
+        let mut copies: Vec<(BlockKey, u32)> = (0..self.blocks.len()).filter_map(cached).collect();
         copies.sort_unstable();
         for group in copies.chunk_by_mut(|a, b| a.0 == b.0) {
             let key = group[0].0;
@@ -345,7 +337,7 @@ impl BlockPool {
             let mut block = self.index.get(key);
             for copy in group {
                 copy.1 = block;
-                block = self.blocks[block as usize].next_copy;
+                block = self.next_copies.get(&block).copied().unwrap_or(NIL);
             }
         }
         copies

@@ -3,6 +3,8 @@
 
 /// No block: who stood here was taken.
 const GAP: u32 = u32::MAX;
+/// Places are numbers below this and wrap around.
+const PLACES: u32 = 1 << 29;
 /// Entries that are not worth a clean-up.
 const FEW: usize = 1024;
 
@@ -12,7 +14,7 @@ pub(crate) struct FreeQueue {
     entries: Vec<u32>,
     /// Entries that have left at the front.
     head: usize,
-    /// Place of the first of `entries`. Places wrap around; there are never as many.
+    /// Place of the first of `entries`, of which there are fewer than places.
     first: u32,
     gaps: usize,
 }
@@ -23,11 +25,8 @@ impl FreeQueue {
     pub(crate) fn push_with(&mut self, most: usize, enter: impl FnOnce(&mut Pushed<'_>)) {
         let before = self.entries.len();
         self.entries.resize(before + most, GAP);
-        let mut pushed = Pushed {
-            room: &mut self.entries[before..],
-            count: 0,
-            place: self.first.wrapping_add(before as u32),
-        };
+        let mut pushed =
+            Pushed { room: &mut self.entries[before..], count: 0, place: self.first + before as u32 };
         enter(&mut pushed);
         let count = pushed.count;
         self.entries.truncate(before + count);
@@ -52,14 +51,14 @@ impl FreeQueue {
     #[cold]
     fn drop_head(&mut self) {
         self.entries.drain(..self.head);
-        self.first = self.first.wrapping_add(self.head as u32);
+        self.first = (self.first + self.head as u32) % PLACES;
         self.head = 0;
     }
 
     /// Takes the block at `place`.
     #[inline]
     pub(crate) fn remove(&mut self, place: u32) {
-        self.entries[place.wrapping_sub(self.first) as usize] = GAP;
+        self.entries[(place.wrapping_sub(self.first) % PLACES) as usize] = GAP;
         self.gaps += 1;
     }
 
@@ -77,7 +76,7 @@ impl FreeQueue {
         self.entries.retain(|&block| block != GAP);
         self.gaps = 0;
         for (at, &block) in self.entries.iter().enumerate() {
-            moved(block, self.first.wrapping_add(at as u32));
+            moved(block, (self.first + at as u32) % PLACES);
         }
     }
 
@@ -98,7 +97,7 @@ impl Pushed<'_> {
     /// Puts a block there; tells its place.
     #[inline]
     pub(crate) fn push(&mut self, block: u32) -> u32 {
-        let place = self.place.wrapping_add(self.count as u32);
+        let place = (self.place + self.count as u32) % PLACES;
         self.room[self.count] = block;
         self.count += 1;
         place
@@ -145,7 +144,7 @@ mod tests {
 
     #[test]
     fn places_wrap_around() {
-        let mut queue = FreeQueue { first: u32::MAX - 1, ..FreeQueue::default() };
+        let mut queue = FreeQueue { first: PLACES - 2, ..FreeQueue::default() };
         let places = push(&mut queue, 4);
         assert_eq!(queue.pop(), Some(0));
         queue.remove(places[2]);

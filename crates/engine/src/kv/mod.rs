@@ -1,6 +1,7 @@
 //! KV caches: what holds a request's tokens, what can be found again, and what goes first.
 
 mod block_pool;
+mod block_table;
 mod block_tree;
 mod free_queue;
 mod prefix_index;
@@ -8,6 +9,7 @@ mod radix;
 mod text;
 
 pub(crate) use block_pool::BlockPool;
+pub(crate) use block_table::MOST_BLOCKS;
 pub(crate) use block_tree::BlockTree;
 pub(crate) use radix::{Entering, NodeId, ROOT, Radix};
 pub(crate) use text::Text;

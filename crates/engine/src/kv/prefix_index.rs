@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
-pub(crate) const NIL: u32 = u32::MAX;
+pub(crate) use super::block_table::NIL;
 
 const PAGE_BITS: u32 = 8;
 const PAGE_LEN: usize = 1 << PAGE_BITS;

@@ -3,6 +3,7 @@
 //! Plain values: where they come from (YAML, an oracle's config, a flag) is not known here.
 
 use crate::error::ConfigError;
+use crate::kv::MOST_BLOCKS;
 
 /// Order of admission and of preemption (vLLM `--scheduling-policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +126,9 @@ impl Config {
                 self.num_blocks.to_string(),
                 "is too few: one is the null block, at least 2 are needed",
             );
+        }
+        if self.num_blocks > MOST_BLOCKS {
+            return fail("num_blocks", self.num_blocks.to_string(), "is more than 2^28");
         }
         if self.block_size == 0 {
             return fail("block_size", "0".into(), "must be at least 1");
