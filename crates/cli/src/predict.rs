@@ -17,8 +17,8 @@ use windtunnel_report::{FileName, OutputDir, Prediction, Report, ReportError, Ru
 use windtunnel_sim::{Options, SimError, TelemetryOptions};
 use windtunnel_traffic::WorkloadSource;
 
-/// The engine version whose behaviour is reproduced.
-const VLLM: &str = "0.33.0";
+/// What a reader of figures of TensorRT-LLM should know.
+const UNPROVEN: &str = "TensorRT-LLM's scheduler is modelled after its source and not proven by traces of it";
 
 /// Shortest virtual time between two samples: below it a second of virtual time is millions of lines.
 const SHORTEST_INTERVAL: Nanos = Nanos(1_000);
@@ -54,7 +54,7 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     };
     let done = windtunnel_sim::run(&experiment, options);
     progress.clear();
-    let report = done.map_err(|error| match error {
+    let mut report = done.map_err(|error| match error {
         SimError::Interrupted => Failure::Interrupted,
         SimError::Traffic(e) => Failure::input(e),
         SimError::Engine(e) => Failure::input(e),
@@ -64,6 +64,9 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
 
     for file in [events, telemetry].into_iter().flatten() {
         file.finish()?;
+    }
+    if experiment.deployment.engine.engine().0 == "trtllm" {
+        report.notes.insert(0, UNPROVEN.to_owned());
     }
     publish(arguments, &experiment, &report, output, wall_time_ms)
 }
@@ -140,13 +143,16 @@ fn publish(
     wall_time_ms: f64,
 ) -> Result<(), Failure> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let versions =
-        BTreeMap::from([("windtunnel".to_owned(), version.clone()), ("vllm".to_owned(), VLLM.to_owned())]);
+    let (engine, engine_version) = experiment.deployment.engine.engine();
+    let versions = BTreeMap::from([
+        ("windtunnel".to_owned(), version.clone()),
+        (engine.to_owned(), engine_version.to_owned()),
+    ]);
     let semantics = match experiment.deployment.semantics {
         Semantics::Native => "native",
         Semantics::Aisimulate013 => "aisimulate_0_13",
     };
-    let prediction = Prediction::new(report, &versions, semantics, &experiment.effective, &[]);
+    let prediction = Prediction::new(report, &versions, semantics, &experiment.effective);
     let count = |name| report.summary.get(name).as_f64().unwrap_or(0.0) as u64;
     let run = RunFile {
         version,

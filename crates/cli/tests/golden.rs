@@ -331,7 +331,7 @@ fn a_bad_scenario_does_not_end_the_check() {
         ("\n5", ":2: must be one JSON object"),
         (
             "{\n\"num_blocks\": \"x\"}",
-            ":2: column 17: invalid type: string \"x\", expected an integer from 0 to 4294967295",
+            ":2: num_blocks: column 17: invalid type: string \"x\", expected an integer from 0 to 4294967295",
         ),
         ("{\"num_blocks\": 0}", ": "),
     ];

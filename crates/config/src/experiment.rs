@@ -67,7 +67,7 @@ pub struct Deployment {
     pub placement: Placement,
     /// The ranks of a worker start their passes together and wait for the slowest. False with one rank.
     pub barrier: bool,
-    /// Every request is sent with `ignore_eos`, beside those whose trace says so.
+    /// Requests are sent with `ignore_eos`, unless their trace says otherwise.
     pub ignore_eos: bool,
     /// Settings of each rank.
     pub engine: RankConfig,

@@ -268,7 +268,7 @@ mod tests {
             prompt_tokens,
             content,
             output: OutputPlan::of_length(100),
-            priority: 0,
+            priority: None,
             tie: 0,
         }
     }

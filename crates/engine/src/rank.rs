@@ -80,13 +80,21 @@ impl RankConfig {
         }
     }
 
+    /// Name of the engine, and the version whose behaviour is reproduced.
+    pub fn engine(&self) -> (&'static str, &'static str) {
+        match self {
+            RankConfig::Vllm(_) => ("vllm", vllm::VERSION),
+            RankConfig::Sglang(_) => ("sglang", sglang::VERSION),
+            RankConfig::Trtllm(_) => ("trtllm", trtllm::VERSION),
+        }
+    }
+
     /// Passes without tokens in a row after which a rank does nothing until a request comes: as many as
-    /// can be in flight, those by which the engine puts prefill off, and one that shows that nothing
-    /// changed.
+    /// can be in flight, one by which prefill was put off, and one that shows that nothing changed.
     pub fn idle_passes(&self) -> u32 {
         match self {
             RankConfig::Vllm(_) | RankConfig::Trtllm(_) => 3,
-            RankConfig::Sglang(config) => config.prefill_decode_interval.saturating_add(3),
+            RankConfig::Sglang(_) => 4,
         }
     }
 
@@ -188,6 +196,14 @@ impl Rank {
             Rank::Vllm(rank) => rank.schedule_throttled(throttle),
             Rank::Sglang(rank) => rank.schedule(),
             Rank::Trtllm(rank) => rank.schedule(),
+        }
+    }
+
+    /// Nothing computes, here or on the ranks that it steps with, so that the turns by which prefill is put off
+    /// (SGLang) pass in no time: prefill may begin.
+    pub fn end_prefill_deferral(&mut self) {
+        if let Rank::Sglang(rank) = self {
+            rank.end_prefill_deferral();
         }
     }
 

@@ -39,15 +39,15 @@ pub struct OutputPlan {
     pub stop_after: Option<u32>,
     /// The output tokens, when later prompts may contain them. `None`: shared with nobody.
     pub tokens: Option<Box<[u32]>>,
-    /// The request asked not to end before `max_tokens`. SGLang then reserves for all of them; nothing
-    /// else depends on it, and `stop_after` is not heeded there.
-    pub ignore_eos: bool,
+    /// The request asked not to end before `max_tokens`, if it said so or otherwise. SGLang then reserves for
+    /// all of them; nothing else depends on it, and `stop_after` is not heeded there.
+    pub ignore_eos: Option<bool>,
 }
 
 impl OutputPlan {
     /// `n` tokens that no later prompt contains, ended by length.
     pub fn of_length(n: u32) -> OutputPlan {
-        OutputPlan { max_tokens: n, stop_after: None, tokens: None, ignore_eos: false }
+        OutputPlan { max_tokens: n, stop_after: None, tokens: None, ignore_eos: None }
     }
 }
 
@@ -64,8 +64,9 @@ pub struct Request {
     pub content: Content,
     /// What will be generated.
     pub output: OutputPlan,
-    /// vLLM: the smaller, the more urgent. Used by the priority policy only.
-    pub priority: i32,
+    /// Its priority, if it has one. Used by priority policies only. vLLM: the smaller, the more urgent, 0
+    /// without one. SGLang: the larger, unless it is told otherwise; without one the least urgent of all.
+    pub priority: Option<i32>,
     /// Orders requests of equal priority and arrival (vLLM compares the request ids).
     pub tie: u64,
 }
@@ -77,7 +78,7 @@ pub enum FinishReason {
     Length,
     /// A stop token was generated.
     Stop,
-    /// Cancelled from outside.
+    /// Given up, by the engine or from outside.
     Abort,
 }
 
@@ -105,6 +106,8 @@ pub enum Rejection {
         prompt_tokens: u32,
         /// The model's context length.
         max_model_len: u32,
+        /// Tokens of the longest prompt that the engine takes with it.
+        longest: u32,
     },
     /// The prompt exceeds the token budget of a pass and may not be split (TensorRT-LLM without chunked prefill).
     PromptExceedsBudget {
@@ -160,9 +163,10 @@ impl fmt::Display for Rejection {
         match *self {
             Rejection::EmptyPrompt => write!(f, "the prompt is empty"),
             Rejection::NoOutput => write!(f, "max_tokens is 0, at least 1 is needed"),
-            Rejection::PromptTooLong { prompt_tokens, max_model_len } => write!(
+            Rejection::PromptTooLong { prompt_tokens, max_model_len, longest } => write!(
                 f,
-                "prompt of {prompt_tokens} tokens leaves no room below the context length of {max_model_len}"
+                "prompt of {prompt_tokens} tokens: with a context length of {max_model_len}, the longest prompt has \
+                 {longest} tokens"
             ),
             Rejection::PromptExceedsBudget { prompt_tokens, max_num_tokens } => write!(
                 f,

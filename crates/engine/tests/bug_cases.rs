@@ -352,7 +352,7 @@ fn v15_outputs_end_at_the_context_length() {
 fn v16_a_refusal_uses_the_capped_output_and_keeps_nothing() {
     let mut bench = Bench::new(Config { max_model_len: 100, max_num_seqs: 4, ..small(7, 16) });
     let refusal = bench.submit(request(100, 1)).unwrap_err();
-    assert_eq!(refusal, Rejection::PromptTooLong { prompt_tokens: 100, max_model_len: 100 });
+    assert_eq!(refusal, Rejection::PromptTooLong { prompt_tokens: 100, max_model_len: 100, longest: 99 });
     assert_eq!(bench.submit(request(0, 1)), Err(Rejection::EmptyPrompt));
     assert_eq!(bench.submit(request(1, 0)), Err(Rejection::NoOutput));
     assert_eq!((bench.rank.unfinished(), bench.rank.has_work()), (0, false));
@@ -401,7 +401,7 @@ fn v18_what_is_computed_again_is_counted_after_the_look_up() {
 fn priority_victim_in_front() -> (Bench, Pass) {
     let mut bench = Bench::new(Config { policy: Policy::Priority, ..small(4, 4) });
     // Urgent requests are admitted first, so the least urgent one has to be there before them.
-    bench.add(Request { priority: 5, ..request(2, 9) });
+    bench.add(Request { priority: Some(5), ..request(2, 9) });
     bench.pass();
     bench.add(request(4, 5));
     bench.add(request(7, 5));

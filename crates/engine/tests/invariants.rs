@@ -135,7 +135,7 @@ fn prompts_in_chunks_take_each_others_blocks_for_ever_when_the_one_admitted_firs
         prompt_tokens: 4,
         content: Content::Private,
         output: OutputPlan::of_length(1),
-        priority: 0,
+        priority: None,
         tie: id,
     };
     for (policy, preemption_mode, tokens_given, preemptions) in [

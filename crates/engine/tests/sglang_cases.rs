@@ -629,7 +629,7 @@ fn a_prompt_without_a_page_to_spare_is_refused() {
     let submit = |tokens| {
         let mut bench = Bench::new(Config { radix_cache: false, ..small(64, 16) });
         let mut asked = request(tokens, 12);
-        asked.output.ignore_eos = true;
+        asked.output.ignore_eos = Some(true);
         bench.submit(asked)?;
         bench.run();
         Ok(bench.finished[&0])

@@ -207,7 +207,10 @@ fn refusals_and_cuts() {
     let mut refused = |request| bench.submit(request).unwrap_err();
     assert_eq!(refused(request(0, 1)), Rejection::EmptyPrompt);
     assert_eq!(refused(request(1, 0)), Rejection::NoOutput);
-    assert_eq!(refused(request(60, 1)), Rejection::PromptTooLong { prompt_tokens: 60, max_model_len: 60 });
+    assert_eq!(
+        refused(request(60, 1)),
+        Rejection::PromptTooLong { prompt_tokens: 60, max_model_len: 60, longest: 59 }
+    );
     let over = Rejection::PromptExceedsBudget { prompt_tokens: 51, max_num_tokens: 50 };
     assert_eq!((refused(request(51, 1)), over.kind()), (over, "prompt_exceeds_budget"));
 

@@ -12,6 +12,10 @@ use crate::sla::Sla;
 use std::collections::BTreeMap;
 use windtunnel_engine::{FinishReason, Nanos};
 
+/// Why an engine gives up a request that it took: SGLang, when it had to take back the memory of all that run, and
+/// the last one does not fit even alone.
+const GIVEN_UP: &str = "the engine gave it up: the KV cache has no room for it, even alone";
+
 /// What a collector keeps. The same for every collector of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectorOptions {
@@ -58,6 +62,8 @@ pub(crate) struct Counts {
     pub output_tokens: u64,
     pub reused_tokens: u64,
     pub first_admission_reused_tokens: u64,
+    /// Completed requests whose engine cut their outputs before it began, and that gave fewer for it.
+    pub cut: u64,
     pub good: u64,
     pub good_output_tokens: u64,
     /// End of the completed request that ended last.
@@ -77,10 +83,10 @@ impl Collector {
         self.gaps.add(gap, count);
     }
 
-    /// A request came to its end. One that was aborted counts as cancelled.
+    /// A request came to its end. One that its engine gave up has failed.
     pub fn finished(&mut self, request: &RequestRecord) {
         if request.finish_reason == FinishReason::Abort {
-            return self.cancelled(request);
+            return self.failed(request, GIVEN_UP);
         }
         self.latencies.ttft.add(request.ttft().map(|time| time.0));
         self.latencies.ttst.add(request.ttst().map(|time| time.0));
@@ -93,6 +99,10 @@ impl Collector {
         counts.reused_tokens += u64::from(request.reused_prompt_tokens());
         counts.first_admission_reused_tokens += u64::from(request.first_admission_reused_prompt_tokens());
         counts.last_completed = counts.last_completed.max(Some(request.terminal));
+        counts.cut += u64::from(
+            request.finish_reason == FinishReason::Length
+                && request.output_tokens < request.requested_output_tokens,
+        );
         if self.options.sla.is_some_and(|sla| sla.kept_by(request)) {
             counts.good += 1;
             counts.good_output_tokens += u64::from(request.output_tokens);
@@ -157,6 +167,7 @@ impl Counts {
         self.output_tokens += other.output_tokens;
         self.reused_tokens += other.reused_tokens;
         self.first_admission_reused_tokens += other.first_admission_reused_tokens;
+        self.cut += other.cut;
         self.good += other.good;
         self.good_output_tokens += other.good_output_tokens;
         self.last_completed = self.last_completed.max(other.last_completed);

@@ -28,14 +28,12 @@ pub struct Prediction<'a> {
 
 impl<'a> Prediction<'a> {
     /// The prediction of `report`. `versions`: of the program, of the engine that it is true to, of the
-    /// data used. `config`: the configuration in effect, defaults filled in. `notes`: what a reader of the
-    /// numbers should know.
+    /// data used. `config`: the configuration in effect, defaults filled in.
     pub fn new(
         report: &'a Report,
         versions: &'a BTreeMap<String, String>,
         semantics: &'a str,
         config: &'a Value,
-        notes: &'a [String],
     ) -> Prediction<'a> {
         Prediction {
             schema_version: SCHEMA_VERSION,
@@ -47,7 +45,7 @@ impl<'a> Prediction<'a> {
             rejections: &report.rejections,
             workers: report.ranks.iter().map(RankLine::new).collect(),
             config,
-            notes,
+            notes: &report.notes,
         }
     }
 }

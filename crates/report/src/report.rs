@@ -45,6 +45,8 @@ pub struct Report {
     pub rejections: BTreeMap<&'static str, u64>,
     /// How its percentiles were read.
     pub percentile_method: PercentileMethod,
+    /// What a reader of the numbers should know.
+    pub notes: Vec<String>,
     /// When the run ended: not before its last pass, and so maybe after its last token.
     pub end: Nanos,
     /// Every request that ended, by number. None unless requests were captured.
@@ -64,7 +66,9 @@ impl Report {
             captured.sort_by_key(Captured::id);
             captured
         });
+        let notes = cut(all.counts.cut).into_iter().collect();
         Report {
+            notes,
             rejections: std::mem::take(&mut all.rejections),
             summary: Summary::new(all, &ranks, run),
             ranks,
@@ -73,6 +77,16 @@ impl Report {
             requests,
         }
     }
+}
+
+fn cut(requests: u64) -> Option<String> {
+    let (were, they) = if requests == 1 { ("request was", "it") } else { ("requests were", "they") };
+    (requests > 0).then(|| {
+        format!(
+            "{requests} completed {were} given fewer output tokens than {they} asked for, because the context \
+             length or the KV cache has no room for more"
+        )
+    })
 }
 
 fn rows_by_key(mut rows: Vec<RankRow>) -> Vec<RankRow> {

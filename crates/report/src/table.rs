@@ -42,6 +42,11 @@ pub fn table(report: &Report, colour: bool) -> String {
             text.push_str(&format!("{:<LABEL$}{line}\n", if i == 0 { label } else { "" }));
         }
     }
+    for note in &report.notes {
+        for (i, line) in wrapped(note, WIDTH - LABEL).iter().enumerate() {
+            text.push_str(&format!("{:<LABEL$}{line}\n", if i == 0 { "Note" } else { "" }));
+        }
+    }
     text.push_str(&workers::text(&report.ranks, report.end));
     text
 }

@@ -234,11 +234,11 @@ fn without_capture_there_are_no_requests() {
 
 #[test]
 fn a_prediction_holds_what_is_needed_to_read_it() {
-    let report = three_requests();
+    let mut report = three_requests();
+    report.notes.push("KV capacity was given, not estimated".to_owned());
     let versions = BTreeMap::from([("windtunnel".to_owned(), "0.1.0".to_owned())]);
     let config = serde_json::json!({"engine": {"backend": "vllm"}});
-    let notes = ["KV capacity was given, not estimated".to_owned()];
-    let prediction = Prediction::new(&report, &versions, "native", &config, &notes);
+    let prediction = Prediction::new(&report, &versions, "native", &config);
     let value = serde_json::to_value(&prediction).unwrap();
     assert_eq!(value["schema_version"], 1);
     assert_eq!(value["kind"], "prediction");
@@ -252,7 +252,7 @@ fn a_prediction_holds_what_is_needed_to_read_it() {
     assert_eq!(value["workers"][0]["busy_ms"], 14.000001);
     assert_eq!(value["workers"][0]["prefix_cache_hit_rate"], serde_json::Value::Null);
     assert_eq!(value["config"], config);
-    assert_eq!(value["notes"][0], notes[0]);
+    assert_eq!(value["notes"][0], "KV capacity was given, not estimated");
     assert!(serde_json::to_string(&value).unwrap().find("wall_time").is_none());
 }
 

@@ -139,7 +139,7 @@ fn requests_that_did_not_complete_are_counted_and_measured_nowhere() {
         reason: Rejection::EmptyPrompt,
     });
     collector.cancelled(&request(2, &[9000.0]));
-    // An aborted request is a cancelled one by whichever door it comes in.
+    // Nobody but its engine gave this one up.
     let aborted = FinishReason::Abort;
     collector.finished(&windtunnel_report::RequestRecord { finish_reason: aborted, ..request(3, &[9000.0]) });
     collector.failed(&request(4, &[9000.0]), "the decode worker was removed");
@@ -149,8 +149,8 @@ fn requests_that_did_not_complete_are_counted_and_measured_nowhere() {
         ("num_requests", 7.0),
         ("completed_requests", 1.0),
         ("rejected_requests", 1.0),
-        ("cancelled_requests", 2.0),
-        ("failed_requests", 1.0),
+        ("cancelled_requests", 1.0),
+        ("failed_requests", 2.0),
         ("unfinished_requests", 2.0),
         ("num_ttft_samples", 1.0),
         ("total_output_tokens", 2.0),

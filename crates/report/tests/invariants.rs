@@ -115,7 +115,7 @@ fn method() -> impl Strategy<Value = PercentileMethod> {
 fn bytes(collectors: Vec<Collector>, percentiles: PercentileMethod) -> Vec<u8> {
     let report = Report::new(collectors, &RunEnd { percentiles, ..RunEnd::default() });
     let (versions, config) = (BTreeMap::new(), serde_json::Value::Null);
-    let prediction = Prediction::new(&report, &versions, "native", &config, &[]);
+    let prediction = Prediction::new(&report, &versions, "native", &config);
     let mut bytes = serde_json::to_vec(&prediction).unwrap();
     report.write_requests(&mut bytes).unwrap();
     bytes.extend(windtunnel_report::table(&report, false).into_bytes());

@@ -118,7 +118,7 @@ fn refused(reasons: &[(u64, Rejection)]) -> String {
 
 #[test]
 fn rejections_come_with_their_reasons() {
-    let long = Rejection::PromptTooLong { prompt_tokens: 9, max_model_len: 8 };
+    let long = Rejection::PromptTooLong { prompt_tokens: 9, max_model_len: 8, longest: 7 };
     let full = Rejection::QueueFull { max_num_queued_reqs: 1 };
     let one = refused(&[(20, long)]);
     assert!(one.contains("\nNot completed         20 rejected (prompt too long)\n"), "{one}");

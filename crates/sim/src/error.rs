@@ -17,8 +17,17 @@ pub enum SimError {
     #[error(transparent)]
     Engine(#[from] ConfigError),
     /// Requests are left that nothing will ever wake.
-    #[error("the run stopped with {} unfinished requests and nothing left to happen: {}", .requests.len(), list(.requests))]
+    #[error(
+        "worker {worker}, rank {rank}: the run stopped with {} unfinished requests there and nothing left to \
+         happen: {}; the engine would wait for ever, too{}", .requests.len(), list(.requests), way_out(.engine)
+    )]
     Stuck {
+        /// The engine.
+        engine: &'static str,
+        /// The first worker that is stuck.
+        worker: u32,
+        /// The rank in it.
+        rank: u32,
         /// Their numbers in the workload.
         requests: Vec<u64>,
     },
@@ -70,6 +79,18 @@ pub enum SimError {
     /// It was interrupted.
     #[error("interrupted")]
     Interrupted,
+}
+
+/// What avoids that requests wait for ever.
+fn way_out(engine: &str) -> &'static str {
+    match engine {
+        "trtllm" => {
+            ": prompts can stand in each other's way under guaranteed_no_evict (try more blocks, capacity_policy: \
+             max_utilization, or prefix_caching: false)"
+        }
+        "sglang" => ": one that lost its memory has become too large to be admitted again (try more blocks)",
+        _ => "",
+    }
 }
 
 fn list(requests: &[u64]) -> String {

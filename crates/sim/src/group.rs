@@ -221,6 +221,10 @@ impl<L: Lanes> Group<L> {
         if prefill_tokens > 0 && self.lanes.as_ref().len() > 1 {
             self.lanes.as_mut().iter_mut().for_each(|lane| lane.rank.arm_prefill_decode_interval());
         }
+        let lanes = self.lanes.as_mut();
+        if tokens == 0 && lanes.iter().flat_map(|lane| &lane.flying).all(|pass| pass.tokens() == 0) {
+            lanes.iter_mut().for_each(|lane| lane.rank.end_prefill_deferral());
+        }
         if end.0 >= MAX_NANOS {
             self.endless = Some(longest);
         }
@@ -427,12 +431,10 @@ impl<L: Lanes> Group<L> {
         self.lanes.as_ref()[lane].rank.unfinished()
     }
 
-    /// The requests that have not ended, in order of their numbers.
-    pub(crate) fn unfinished_requests(&self) -> Vec<u64> {
-        let requests = self.lanes.as_ref().iter().flat_map(|lane| lane.rank.unfinished_requests());
-        let mut ids: Vec<u64> = requests.map(|id| id.0).collect();
-        ids.sort_unstable();
-        ids
+    /// The first rank with requests that have not ended, and which.
+    pub(crate) fn stuck(&self) -> Option<(u32, Vec<u64>)> {
+        let lane = self.lanes.as_ref().iter().find(|lane| lane.rank.unfinished() > 0)?;
+        Some((lane.row.rank, lane.unfinished_requests()))
     }
 
     /// The instant reached.
@@ -456,9 +458,7 @@ impl<L: Lanes> Group<L> {
     /// its unfinished requests.
     pub(crate) fn fruitless(&self) -> Option<(u32, Vec<u64>)> {
         let lane = self.lanes.as_ref().iter().find(|lane| lane.fruitless())?;
-        let mut ids: Vec<u64> = lane.rank.unfinished_requests().into_iter().map(|id| id.0).collect();
-        ids.sort_unstable();
-        Some((lane.row.rank, ids))
+        Some((lane.row.rank, lane.unfinished_requests()))
     }
 
     /// What the engine would have died of on one of the ranks, if on any: the rank, and its words.

@@ -32,7 +32,7 @@ pub(crate) struct Flying {
 }
 
 impl Flying {
-    fn tokens(&self) -> u64 {
+    pub(crate) fn tokens(&self) -> u64 {
         self.prefill_tokens + self.decode_tokens
     }
 }
@@ -255,6 +255,13 @@ impl Lane {
         let running = |pass: &Flying| at.min(pass.end).since(pass.start);
         let passes = self.flying.iter().filter(|pass| pass.tokens() > 0);
         passes.fold(self.row.busy, |busy, pass| busy + running(pass))
+    }
+
+    /// The requests that have not ended, in order of their numbers.
+    pub(crate) fn unfinished_requests(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.rank.unfinished_requests().into_iter().map(|id| id.0).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// Requests preempt each other without end and without a token.

@@ -143,9 +143,15 @@ impl<'a, L: Lanes> Run<'a, L> {
         self.check_interrupt()?;
         let unfinished: u64 = self.groups.iter().map(|g| g.unfinished() as u64).sum();
         if unfinished > 0 && self.cutoff == Nanos::NEVER {
-            let mut requests: Vec<u64> = self.groups.iter().flat_map(Group::unfinished_requests).collect();
-            requests.sort_unstable();
-            return Err(SimError::Stuck { requests });
+            let stuck = self.groups.iter().find_map(|g| Some((g.worker(), g.stuck()?)));
+            if let Some((worker, (rank, requests))) = stuck {
+                return Err(SimError::Stuck {
+                    engine: self.deployment.engine.engine().0,
+                    worker,
+                    rank,
+                    requests,
+                });
+            }
         }
         // A run that was cut off lasted until then; any other one until its last pass or arrival.
         let end = match unfinished {
@@ -282,7 +288,7 @@ impl<'a, L: Lanes> Run<'a, L> {
 
     /// Places a request on a rank, and tells of which group.
     fn send(&mut self, mut arrival: Arrival, now: Nanos) -> Result<usize, SimError> {
-        arrival.request.output.ignore_eos |= self.deployment.ignore_eos;
+        arrival.request.output.ignore_eos.get_or_insert(self.deployment.ignore_eos);
         let worker = self.router.pick(self.deployment.replicas);
         let at = match self.placer.place(worker, arrival.dp_rank, now, &mut self.groups) {
             Ok((at, lane)) => {

@@ -350,9 +350,10 @@ fn m14_every_request_is_woken() {
     ]);
     assert_eq!((output.count("completed_requests"), output.count("unfinished_requests")), (1000, 0));
     assert!(output.count("preemptions") > 100);
-    let stuck = windtunnel_sim::SimError::Stuck { requests: (3..15).collect() };
-    let expected = "the run stopped with 12 unfinished requests and nothing left to happen: \
-                    3, 4, 5, 6, 7, 8, 9, 10, 11, 12, and 2 more";
+    let stuck =
+        windtunnel_sim::SimError::Stuck { engine: "vllm", worker: 0, rank: 0, requests: (3..15).collect() };
+    let expected = "worker 0, rank 0: the run stopped with 12 unfinished requests there and nothing left to happen: \
+                    3, 4, 5, 6, 7, 8, 9, 10, 11, 12, and 2 more; the engine would wait for ever, too";
     assert_eq!(stuck.to_string(), expected);
 }
 

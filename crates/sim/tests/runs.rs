@@ -240,7 +240,7 @@ fn limits(trial: &Trial) -> Limits {
 
 /// Output tokens, and whether the last is a stop token, of a request that is not aborted.
 fn planned_outputs(trial: &Trial, prompt: u32, plan: &OutputPlan) -> (u32, bool) {
-    let ignore_eos = plan.ignore_eos || trial.experiment.deployment.ignore_eos;
+    let ignore_eos = plan.ignore_eos.unwrap_or(trial.experiment.deployment.ignore_eos);
     let (most, stop_after) = match &trial.experiment.deployment.engine {
         RankConfig::Vllm(config) => (plan.max_tokens.min(config.max_model_len - prompt), plan.stop_after),
         RankConfig::Sglang(config) => {
@@ -499,7 +499,10 @@ fn a_run_with_a_request_that_starves_ends() {
         let trial = Trial::small(&["engine.backend=sglang", scheduler, cache, &overlap], &requests);
         for stepper in [Stepper::Plain, Stepper::Fast] {
             let error = trial.try_run(stepper).err();
-            assert!(matches!(&error, Some(SimError::Stuck { requests }) if requests == &[0]), "{error:?}");
+            assert!(
+                matches!(&error, Some(SimError::Stuck { worker: 0, requests, .. }) if requests == &[0]),
+                "{error:?}"
+            );
         }
     }
 }
@@ -521,7 +524,10 @@ fn a_deadlock_between_prompts_ends_the_run() {
         let trial = Trial::small(&[settings[0], settings[1], settings[2], &overlap], &requests);
         for stepper in [Stepper::Plain, Stepper::Fast] {
             let error = trial.try_run(stepper).err();
-            assert!(matches!(&error, Some(SimError::Stuck { requests }) if requests == &[1, 2]), "{error:?}");
+            assert!(
+                matches!(&error, Some(SimError::Stuck { worker: 0, requests, .. }) if requests == &[1, 2]),
+                "{error:?}"
+            );
         }
     }
 }

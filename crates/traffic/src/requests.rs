@@ -94,9 +94,9 @@ impl RequestLine {
                 max_tokens: self.max_tokens,
                 stop_after: stop_at.map(|k| k as u32 + 1),
                 tokens: Some(tokens),
-                ignore_eos: self.ignore_eos.unwrap_or(false),
+                ignore_eos: self.ignore_eos,
             },
-            priority: self.priority.unwrap_or(0),
+            priority: self.priority,
             tie: ordinal,
         }
     }

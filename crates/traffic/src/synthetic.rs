@@ -66,7 +66,7 @@ impl SyntheticStream {
             prompt_tokens: self.plan.input_tokens,
             content: Content::Private,
             output: OutputPlan::of_length(self.plan.output_tokens),
-            priority: 0,
+            priority: None,
             tie: ordinal,
         };
         Some(Ok(Arrival { at, request, name: None, dp_rank: None }))

@@ -59,7 +59,7 @@ fn a_row_becomes_a_request() {
     let second = &all[1].request;
     assert_eq!((second.id.0, second.tie, second.prompt_tokens), (1, 1, 1));
     assert_eq!((all[1].at, second.arrival), (Nanos(500_000), Nanos(500_000)));
-    assert_eq!((second.priority, all[1].name.as_deref()), (-3, Some("chat-1")));
+    assert_eq!((second.priority, all[1].name.as_deref()), (Some(-3), Some("chat-1")));
 }
 
 #[test]

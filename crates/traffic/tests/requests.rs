@@ -45,9 +45,9 @@ fn a_line_becomes_a_request() {
     .unwrap();
     let (first, second) = (&all[0].request, &all[1].request);
     assert_eq!(first.content, Content::Tokens([1, 2, 3].into()));
-    assert_eq!((first.prompt_tokens, first.id.0, first.priority), (3, 0, 0));
+    assert_eq!((first.prompt_tokens, first.id.0, first.priority), (3, 0, None));
     assert_eq!(first.output.tokens.as_deref(), Some(&[100_000, 100_001, 100_002][..]));
-    assert_eq!((second.id.0, second.tie, second.priority), (1, 1, 4));
+    assert_eq!((second.id.0, second.tie, second.priority), (1, 1, Some(4)));
     assert_eq!(second.output.tokens.as_deref(), Some(&[7, 8][..]));
     assert_eq!((all[0].at, all[1].at), (Nanos::ZERO, Nanos(750_000)), "from 0, twice as fast");
     assert_eq!((all[0].name.as_deref(), all[1].name.as_deref()), (Some("a"), Some("b")));

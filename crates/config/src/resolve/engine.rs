@@ -21,6 +21,9 @@ pub(super) const SCHEDULER: &str = "engine.workers.aggregated.scheduler";
 pub(super) const KV_CACHE: &str = "engine.workers.aggregated.kv_cache";
 pub(super) const TIMING: &str = "engine.workers.aggregated.timing";
 
+/// Ranks of a deployment at most: each takes a few kilobytes before it has anything to do.
+const MOST_RANKS: u64 = 100_000;
+
 /// Makes the deployment and fills in the defaults that depend on other keys.
 pub(super) fn deployment(
     keys: &mut Engine,
@@ -45,6 +48,15 @@ pub(super) fn deployment(
     let timing = timing(&mut worker.timing, capacity_tokens, semantics, findings);
     let startup = findings.time(&format!("{WORKER}.startup_seconds"), worker.startup_seconds * 1e3);
     let spread = &worker.parallelism;
+    let all_ranks = u64::from(spread.replicas) * u64::from(spread.attention_data);
+    if all_ranks > MOST_RANKS {
+        let message = format!(
+            "got {} replicas of {} ranks (attention_data), {all_ranks} ranks; allowed are {MOST_RANKS}",
+            spread.replicas, spread.attention_data
+        );
+        findings.problem(&format!("{WORKER}.parallelism"), message);
+        return None;
+    }
     Some(Deployment {
         semantics,
         model: keys.model.clone(),
@@ -127,8 +139,9 @@ fn group(backend: Backend, worker: &mut Worker, semantics: Semantics, findings: 
         RankPlacement::VllmBalancer => Placement::VllmBalancer,
     };
     let several = ranks.get() > 1;
-    if worker.barrier == Some(false) && several && theirs {
-        let message = "got false; engine.semantics aisimulate_0_13 always has it: allowed is true";
+    let whose = if theirs { "engine.semantics aisimulate_0_13" } else { name(backend) };
+    if worker.barrier == Some(false) && several && (theirs || backend != Backend::Vllm) {
+        let message = format!("got false; with several ranks {whose} always has it: allowed is true");
         findings.problem(&format!("{WORKER}.barrier"), message);
     }
     let experts = worker.parallelism.moe_tensor > 1 || worker.parallelism.moe_expert > 1;

@@ -508,6 +508,16 @@ fn ranks() -> Vec<Case> {
             &[THEIRS, "engine.workers.aggregated.rank_placement=vllm_balancer"],
         ),
         set("ranks: no barrier in AISimulate", &[THEIRS, ranks, "engine.workers.aggregated.barrier=false"]),
+        engine(
+            "ranks: no barrier in SGLang",
+            "sglang",
+            "max_sequences: 64",
+            &[
+                "engine.workers.aggregated.parallelism={attention_data: 2}",
+                "engine.workers.aggregated.barrier=false",
+            ],
+        ),
+        edit("ranks: too many in all", "{replicas: 2}", "{replicas: 1000, attention_data: 101}"),
         set("ranks: a placement that does not exist", &["engine.workers.aggregated.rank_placement=random"]),
     ]
 }

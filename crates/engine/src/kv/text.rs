@@ -158,7 +158,7 @@ mod tests {
             prompt_tokens,
             content,
             output: OutputPlan { tokens: output.map(Into::into), ..OutputPlan::of_length(8) },
-            priority: 0,
+            priority: None,
             tie: 0,
         };
         Text::new(&mut request, own)

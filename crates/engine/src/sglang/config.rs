@@ -23,6 +23,19 @@ pub enum Policy {
     },
 }
 
+impl Policy {
+    /// Its name on SGLang's command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Fcfs => "fcfs",
+            Policy::Lpm => "lpm",
+            Policy::DfsWeight => "dfs-weight",
+            Policy::Lof => "lof",
+            Policy::Random { .. } => "random",
+        }
+    }
+}
+
 /// Priority scheduling (`--enable-priority-scheduling`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
@@ -162,7 +175,7 @@ impl Config {
             return fail(
                 "chunked_prefill_size",
                 size.to_string(),
-                &format!("must be a multiple of page_size ({}), or none", self.page_size),
+                &format!("must be a multiple of page_size ({}); it can be off, too", self.page_size),
             );
         }
         if self.mixed_chunk && self.chunked_prefill_size.is_none() {
@@ -181,7 +194,7 @@ impl Config {
         if self.priority.is_some() && !matches!(self.schedule_policy, Policy::Fcfs | Policy::Lof) {
             return fail(
                 "schedule_policy",
-                format!("{:?}", self.schedule_policy),
+                self.schedule_policy.name().to_owned(),
                 "does not go with priority scheduling, which needs fcfs or lof",
             );
         }

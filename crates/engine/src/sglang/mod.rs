@@ -28,3 +28,6 @@ mod view;
 pub use config::{Config, Policy, Priority};
 pub use rank::Rank;
 pub use view::{Mode, Retraction};
+
+/// The version of SGLang whose behaviour is reproduced.
+pub const VERSION: &str = "0.5.23";

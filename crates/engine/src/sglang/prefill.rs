@@ -341,7 +341,8 @@ impl Rank {
             if s.state == State::Waiting {
                 let (hit_tokens, known_tokens, resumed) = (s.prefix_len, s.fill_len, s.stained);
                 if !resumed {
-                    self.stats.prefix_queries += u64::from(known_tokens);
+                    let looked_up = if self.radix.enabled() { known_tokens } else { 0 };
+                    self.stats.prefix_queries += u64::from(looked_up);
                     self.stats.prefix_hits += u64::from(hit_tokens);
                 }
                 let slot = Slot(slot);

@@ -176,6 +176,7 @@ impl Rank {
             return Err(Rejection::PromptTooLong {
                 prompt_tokens: request.prompt_tokens,
                 max_model_len: self.config.context_length,
+                longest: self.config.max_req_input_len() - 1,
             });
         }
         if refuses && (too_long || !self.fits_alone(&request, max_new)) {
@@ -190,7 +191,8 @@ impl Rank {
             request.prompt_tokens = STUB.len() as u32;
             request.content = Content::Tokens(STUB.into());
         }
-        if !self.queue_takes(i64::from(request.priority)) {
+        let priority = self.priority_of(&request);
+        if !self.queue_takes(priority) {
             let limit = self.config.max_queued_requests.unwrap_or(0);
             return Err(Rejection::QueueFull { max_num_queued_reqs: limit });
         }
@@ -204,6 +206,7 @@ impl Rank {
             Box::new(Keys::new(&mut copy, self.config.page_size, &mut self.next_private_key))
         });
         let OutputPlan { stop_after, ignore_eos, .. } = request.output;
+        let ignore_eos = ignore_eos == Some(true);
         let text = Arc::new(Text::new(&mut request, own));
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
@@ -213,7 +216,7 @@ impl Rank {
             serial,
             ticket: 0,
             id: request.id,
-            priority: i64::from(request.priority),
+            priority,
             entered: 0,
             prompt: request.prompt_tokens,
             max_new,
@@ -262,11 +265,21 @@ impl Rank {
     fn fits_alone(&self, request: &Request, max_new: u32) -> bool {
         let (pool, page) = (i64::from(self.config.pool_tokens()), i64::from(self.config.page_size));
         let prompt = i64::from(request.prompt_tokens);
-        if request.output.ignore_eos && !self.radix.enabled() {
+        if request.output.ignore_eos == Some(true) && !self.radix.enabled() {
             let paged = (prompt + page - 1) / page * page + page;
             return paged <= pool && (max_new == 0 || pool - paged - i64::from(max_new) > 1);
         }
         prompt + i64::from(max_new.min(self.config.clip_max_new_tokens)) + page < pool
+    }
+
+    /// A request's priority; without one of its own, less urgent than any other can be.
+    fn priority_of(&self, request: &Request) -> i64 {
+        const BEYOND: i64 = 1 << 40;
+        if self.config.priority.is_none() {
+            return 0;
+        }
+        let least_urgent = if self.urgency_sign() > 0 { BEYOND } else { -BEYOND };
+        request.priority.map_or(least_urgent, i64::from)
     }
 
     /// Whether a request of this priority may join the waiting queue. A less urgent one that waits has to

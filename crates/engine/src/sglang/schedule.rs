@@ -118,6 +118,11 @@ impl Rank {
         self.interval_left = self.config.prefill_decode_interval;
     }
 
+    /// The turns without prefill are over.
+    pub fn end_prefill_deferral(&mut self) {
+        self.interval_left = 0;
+    }
+
     /// Notes the batch as a pass in flight.
     fn launch(&mut self) {
         let mut pass = self.flight.fresh();

@@ -160,7 +160,11 @@ impl Rank {
         // executor/base_worker.py, _deduce_max_tokens: no room for an output is an error, more output than
         // there is room for is cut.
         if prompt_tokens >= config.max_seq_len {
-            return Err(Rejection::PromptTooLong { prompt_tokens, max_model_len: config.max_seq_len });
+            return Err(Rejection::PromptTooLong {
+                prompt_tokens,
+                max_model_len: config.max_seq_len,
+                longest: config.max_seq_len - 1,
+            });
         }
         let mut max_tokens = request.output.max_tokens.min(config.max_seq_len - prompt_tokens);
         // llmapi/llm.py, _check_arguments.

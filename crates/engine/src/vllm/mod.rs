@@ -20,3 +20,6 @@ mod waiting;
 
 pub use config::{Config, Policy, PreemptionMode, ResumedWork};
 pub use rank::Rank;
+
+/// The version of vLLM whose behaviour is reproduced.
+pub const VERSION: &str = "0.33.0";

@@ -140,7 +140,7 @@ impl Rank {
             ticket: 0,
             id: request.id,
             arrival: request.arrival,
-            priority: request.priority,
+            priority: request.priority.unwrap_or(0),
             tie: request.tie,
             prompt: request.prompt_tokens,
             max_tokens: request.output.max_tokens,
@@ -182,6 +182,7 @@ impl Rank {
             return Err(Rejection::PromptTooLong {
                 prompt_tokens: request.prompt_tokens,
                 max_model_len: config.max_model_len,
+                longest: config.max_model_len - 1,
             });
         }
         // The last output token is never computed, so it takes no slot. A real engine checks at start-up

@@ -109,7 +109,7 @@ pub fn request(prompt_tokens: u32, outputs: u32) -> Request {
         prompt_tokens,
         content: Content::Private,
         output: OutputPlan::of_length(outputs),
-        priority: 0,
+        priority: None,
         tie: 0,
     }
 }

@@ -66,9 +66,9 @@ impl Plan {
                 max_tokens: self.max_tokens,
                 stop_after: self.stop_after,
                 tokens: self.known_outputs.then(|| outputs.map(|at| self.token(number, at)).collect()),
-                ignore_eos: false,
+                ignore_eos: None,
             },
-            priority: self.priority,
+            priority: Some(self.priority),
             tie: number as u64,
         }
     }

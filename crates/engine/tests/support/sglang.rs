@@ -217,7 +217,7 @@ impl<'a> World<'a> {
         let number = self.submitted;
         self.submitted += 1;
         let mut request: Request = plan.request(number as usize, Nanos(number), 8);
-        request.output.ignore_eos = ignore_eos;
+        request.output.ignore_eos = Some(ignore_eos);
         let given = self.subjects.each_mut().map(|subject| subject.rank.submit(request.clone()));
         assert!(given.iter().all(|other| *other == given[0]));
         let Ok(slot) = given[0] else {

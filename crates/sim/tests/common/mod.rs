@@ -120,7 +120,7 @@ fn prediction(experiment: &Experiment, report: &Report) -> Vec<u8> {
         Semantics::Aisimulate013 => "aisimulate_0_13",
     };
     let versions = BTreeMap::new();
-    let prediction = Prediction::new(report, &versions, semantics, &experiment.effective, &[]);
+    let prediction = Prediction::new(report, &versions, semantics, &experiment.effective);
     serde_json::to_vec_pretty(&prediction).unwrap()
 }
 
@@ -134,6 +134,11 @@ pub struct Output {
 }
 
 impl Output {
+    /// prediction.json.
+    pub fn prediction(&self) -> Value {
+        serde_json::from_slice(&self.prediction).unwrap()
+    }
+
     /// A metric, none where it is null.
     pub fn metric(&self, name: &str) -> Option<f64> {
         self.report.summary.get(name).as_f64()

@@ -14,7 +14,7 @@ pub(super) struct Row {
     pub(super) output_length: Option<u64>,
     pub(super) ids: Vec<u64>,
     pub(super) has_ids: bool,
-    pub(super) priority: i32,
+    pub(super) priority: Option<i32>,
     pub(super) name: Option<Box<str>>,
     /// The spelling of each field that has two, as this row has it.
     pub(super) time_field: &'static str,
@@ -53,7 +53,7 @@ impl Row {
         self.output_length = None;
         self.ids.clear();
         self.has_ids = false;
-        self.priority = 0;
+        self.priority = None;
         self.name = None;
         self.time_field = "timestamp";
         self.input_field = "input_length";
@@ -93,7 +93,7 @@ impl Row {
                 self.has_ids = true;
             }
             "request_id" => self.name = Some(fields::text(field, value)?.into()),
-            "priority" => self.priority = fields::signed(field, value)?,
+            "priority" => self.priority = Some(fields::signed(field, value)?),
             _ => {
                 return Err(match UNSUPPORTED.iter().find(|(name, _)| *name == field) {
                     Some((_, why)) => Fault::new(field, fields::got(value), *why),

@@ -34,8 +34,8 @@ impl Engine {
     /// The version whose behaviour is reproduced.
     pub fn version(self) -> &'static str {
         match self {
-            Engine::Vllm => "0.33.0",
-            Engine::Sglang => "0.5.23",
+            Engine::Vllm => windtunnel_engine::vllm::VERSION,
+            Engine::Sglang => windtunnel_engine::sglang::VERSION,
         }
     }
 

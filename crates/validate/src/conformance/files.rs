@@ -32,8 +32,20 @@ impl ConfigFile<'_> {
     }
 
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, ConformanceError> {
-        serde_json::from_str(&self.text)
-            .map_err(|e| self.problem(e.line(), ConformanceError::json_reason(&e)))
+        let mut json = serde_json::Deserializer::from_str(&self.text);
+        let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let path = error.path().to_string();
+            let error = error.into_inner();
+            let reason = ConformanceError::json_reason(&error);
+            // An unknown field is named in the reason.
+            let known = path != "." && !reason.contains("unknown field");
+            let key = if known { format!("{path}: ") } else { String::new() };
+            self.problem(error.line(), format!("{key}{reason}"))
+        });
+        parsed.and_then(|value| match json.end() {
+            Ok(()) => Ok(value),
+            Err(error) => Err(self.problem(error.line(), ConformanceError::json_reason(&error))),
+        })
     }
 
     /// An error of a key, with the line on which the key stands.

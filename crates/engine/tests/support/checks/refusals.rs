@@ -10,7 +10,7 @@ pub fn expected(world: &World, plan: &Plan) -> Option<Rejection> {
     let config = &world.case.config;
     let (prompt_tokens, max_model_len) = (plan.prompt, config.max_model_len);
     if prompt_tokens >= max_model_len {
-        return Some(Rejection::PromptTooLong { prompt_tokens, max_model_len });
+        return Some(Rejection::PromptTooLong { prompt_tokens, max_model_len, longest: max_model_len - 1 });
     }
     // The last output token is never computed.
     let slots = prompt_tokens + plan.outputs(max_model_len) - 1;

@@ -11,7 +11,11 @@ use windtunnel_engine::{BlockKey, KvEvent, KvEvents, Rejection, Scheduled, Slot}
 pub fn refusal(config: &Config, plan: &Plan) -> Result<u32, Rejection> {
     let prompt_tokens = plan.prompt;
     if prompt_tokens >= config.max_seq_len {
-        return Err(Rejection::PromptTooLong { prompt_tokens, max_model_len: config.max_seq_len });
+        return Err(Rejection::PromptTooLong {
+            prompt_tokens,
+            max_model_len: config.max_seq_len,
+            longest: config.max_seq_len - 1,
+        });
     }
     if !config.chunked_prefill && prompt_tokens > config.max_num_tokens {
         let max_num_tokens = config.max_num_tokens;

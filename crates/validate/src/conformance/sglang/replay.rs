@@ -226,13 +226,7 @@ impl<'a> Replay<'a> {
         let line = &self.scenario.requests[i];
         let arrival = Nanos::from_ms(line.arrival_ms.unwrap_or(self.now_ms)).unwrap_or(Nanos::ZERO);
         let mut request = line.clone().into_request(i as u64, arrival);
-        request.output.ignore_eos = line.ignore_eos.unwrap_or(self.settings.ignore_eos);
-        // Without one of its own a request has the least urgent priority.
-        let least_urgent = if self.settings.schedule_low_priority_values_first { i32::MAX } else { i32::MIN };
-        request.priority = match self.settings.enable_priority_scheduling {
-            true => line.priority.unwrap_or(least_urgent),
-            false => 0,
-        };
+        request.output.ignore_eos.get_or_insert(self.settings.ignore_eos);
         self.requests[i].state = match self.rank.submit(request) {
             Ok(slot) => State::Live(slot),
             Err(Rejection::QueueFull { .. }) => State::Dropped,

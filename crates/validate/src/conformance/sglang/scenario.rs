@@ -11,13 +11,13 @@ use windtunnel_engine::sglang::{Config, Policy, Priority};
 
 /// The orders of the waiting queue. SGLang has more of them; they need what a scenario does not hold
 /// (routing keys, times of waiting).
-const POLICIES: [(&str, Policy); 5] = [
-    ("fcfs", Policy::Fcfs),
-    ("lpm", Policy::Lpm),
-    ("dfs-weight", Policy::DfsWeight),
-    ("lof", Policy::Lof),
+const POLICIES: [Policy; 5] = [
+    Policy::Fcfs,
+    Policy::Lpm,
+    Policy::DfsWeight,
+    Policy::Lof,
     // The oracle's own seed.
-    ("random", Policy::Random { seed: 0 }),
+    Policy::Random { seed: 0 },
 ];
 
 /// The environment variable that a scenario may set.
@@ -155,8 +155,8 @@ impl Settings {
     /// What the scheduler does not have: the key, and what is wrong with its value.
     fn check(&self) -> Result<(), (&'static str, String)> {
         let policy = &self.schedule_policy;
-        if !POLICIES.iter().any(|(name, _)| name == policy) {
-            let known = POLICIES.map(|(name, _)| name).join(", ");
+        if !POLICIES.iter().any(|known| known.name() == policy) {
+            let known = POLICIES.map(Policy::name).join(", ");
             return Err(("schedule_policy", format!("got {policy}; allowed are {known}")));
         }
         if self.chunked_prefill_size > i64::from(u32::MAX) {
@@ -187,7 +187,7 @@ impl Settings {
     /// The rank's settings.
     pub fn config(&self) -> Config {
         let chunk = u32::try_from(self.chunked_prefill_size).ok().filter(|&size| size > 0);
-        let policy = POLICIES.iter().find(|(name, _)| *name == self.schedule_policy);
+        let policy = POLICIES.into_iter().find(|policy| policy.name() == self.schedule_policy);
         let defaults = Config::new(self.max_total_tokens, self.page_size, self.context_length);
         Config {
             max_running_requests: self.max_running_requests,
@@ -195,7 +195,7 @@ impl Settings {
             chunked_prefill_size: chunk,
             // scheduler.py (0.5.23) `init_chunked_prefill`: without chunks there is nothing to mix into.
             mixed_chunk: self.enable_mixed_chunk && chunk.is_some(),
-            schedule_policy: policy.map_or(Policy::Fcfs, |&(_, policy)| policy),
+            schedule_policy: policy.unwrap_or(Policy::Fcfs),
             priority: self.enable_priority_scheduling.then_some(Priority {
                 low_values_first: self.schedule_low_priority_values_first,
                 preemption_threshold: (!self.disable_priority_preemption)
