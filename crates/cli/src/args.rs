@@ -62,6 +62,10 @@ pub struct Predict {
     /// How passes are computed; the results are the same to the byte
     #[arg(long, value_enum, default_value_t = Stepper::Fast)]
     pub stepper: Stepper,
+    /// Threads that run workers, where these are independent of each other (open loop, no --events, no
+    /// --telemetry); all cores if not given. The results are the same to the byte
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
 }
 
 /// What standard output shows.

@@ -44,7 +44,12 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     let started = Instant::now();
     let progress = ProgressLine::new();
     let mut show = |p| progress.show(p);
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let allowed = arguments.threads.unwrap_or(cores);
+    let threads =
+        windtunnel_sim::worker_threads(&experiment, events.is_some() || telemetry.is_some(), allowed);
     let options = Options {
+        threads,
         stepper: arguments.stepper.into(),
         capture: arguments.capture_per_request,
         events: events.as_mut().map(|file| Box::new(file) as Box<dyn Write>),
@@ -68,7 +73,7 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     if experiment.deployment.engine.engine().0 == "trtllm" {
         report.notes.insert(0, UNPROVEN.to_owned());
     }
-    publish(arguments, &experiment, &report, output, wall_time_ms)
+    publish(arguments, &experiment, &report, output, (threads, wall_time_ms))
 }
 
 fn config_path(arguments: &Predict) -> Result<&Path, Failure> {
@@ -140,7 +145,7 @@ fn publish(
     experiment: &Experiment,
     report: &Report,
     output: Option<OutputDir>,
-    wall_time_ms: f64,
+    (threads, wall_time_ms): (u32, f64),
 ) -> Result<(), Failure> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let (engine, engine_version) = experiment.deployment.engine.engine();
@@ -156,7 +161,7 @@ fn publish(
     let count = |name| report.summary.get(name).as_f64().unwrap_or(0.0) as u64;
     let run = RunFile {
         version,
-        threads: 1,
+        threads,
         wall_time_ms,
         processed_tokens: count("total_input_tokens") + count("total_output_tokens"),
         processed_output_tokens: count("total_output_tokens"),

@@ -1,7 +1,8 @@
 //! Virtual time: a deployment, a workload, one run, one report.
 //!
 //! `run` is the loop; `group` is a rank group, the ranks that step together, and its passes; `lane` is one
-//! rank of it; `placement` finds the rank for a request; `observer` writes events and telemetry.
+//! rank of it; `placement` finds the rank for a request; `observer` writes events and telemetry;
+//! `threads` runs independent workers side by side.
 //! Every instant is handled in this order: pass ends, arrivals in trace order, schedule calls, pass
 //! starts, telemetry. Nothing here reads a clock.
 
@@ -11,7 +12,8 @@ mod lane;
 mod observer;
 mod placement;
 mod run;
+mod threads;
 
 pub use error::SimError;
-pub use run::{Options, Progress, TelemetryOptions, run};
+pub use run::{Options, Progress, TelemetryOptions, run, worker_threads};
 pub use windtunnel_engine::Stepper;

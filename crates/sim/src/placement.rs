@@ -47,6 +47,12 @@ impl Placer {
         }
     }
 
+    /// Parts with the first `workers` workers, which are counted from 0 in either part.
+    pub(crate) fn take(&mut self, workers: u32) -> Placer {
+        let policies = self.policies.drain(..(workers as usize).min(self.policies.len())).collect();
+        Placer { ranks: self.ranks, ranks_per_group: self.ranks_per_group, policies, reports: Vec::new() }
+    }
+
     /// Where in `groups`, and in which lane of its group, the rank of `worker` stands that takes a request at
     /// `now`. Or the worker's first group, and why none takes it.
     pub(crate) fn place(

@@ -8,6 +8,7 @@ use crate::group::{Group, GroupOptions, Lanes};
 use crate::lane::Lane;
 use crate::observer::{Events, Observer, Telemetry};
 use crate::placement::{Placer, ranks_per_group};
+use crate::threads::{self, Hands};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::Write;
@@ -49,10 +50,19 @@ pub struct Options<'a> {
     pub telemetry: Option<TelemetryOptions<'a>>,
     /// Write every KV event and preemption, buffered.
     pub events: Option<Box<dyn Write + 'a>>,
+    /// Threads that may be used where that changes nothing but the time it takes, at least 1.
+    pub threads: u32,
     /// Told now and then how far the run is.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
     /// Set from outside to stop the run.
     pub interrupt: Arc<AtomicBool>,
+}
+
+impl Options<'_> {
+    /// The same for a run that nobody watches.
+    fn of(other: &Options<'_>) -> Self {
+        Options { stepper: other.stepper, capture: other.capture, ..Options::default() }
+    }
 }
 
 impl Default for Options<'_> {
@@ -62,6 +72,7 @@ impl Default for Options<'_> {
             capture: false,
             telemetry: None,
             events: None,
+            threads: 1,
             progress: None,
             interrupt: Arc::new(AtomicBool::new(false)),
         }
@@ -73,11 +84,39 @@ impl Default for Options<'_> {
 /// # Errors
 /// A bad line of the workload, a destination that cannot be written, an interruption, or requests that
 /// nothing will wake.
-pub fn run<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Report, SimError> {
+pub fn run<'a>(experiment: &'a Experiment, mut options: Options<'a>) -> Result<Report, SimError> {
+    let observed = options.events.is_some() || options.telemetry.is_some();
+    let threads = worker_threads(experiment, observed, options.threads);
+    if threads > 1 {
+        let plain = Options { threads, interrupt: options.interrupt.clone(), ..Options::of(&options) };
+        let progress = options.progress.as_mut().map(|told| told as &mut dyn FnMut(Progress));
+        let several = Options { progress, ..plain };
+        match run_once(experiment, several) {
+            // Which of several faults comes first depends on how fast the threads are. One thread knows.
+            Err(
+                SimError::Traffic(_)
+                | SimError::EngineFault { .. }
+                | SimError::Endless { .. }
+                | SimError::Livelock { .. },
+            ) => options.interrupt.store(false, Ordering::Relaxed),
+            done => return done,
+        }
+    }
+    run_once(experiment, Options { threads: 1, ..options })
+}
+
+fn run_once<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Report, SimError> {
     match ranks_per_group(&experiment.deployment) {
         1 => Run::<[Lane; 1]>::new(experiment, options)?.run(&experiment.workload),
         _ => Run::<Vec<Lane>>::new(experiment, options)?.run(&experiment.workload),
     }
+}
+
+/// Threads that run workers, of `allowed` ones: workers have to be independent of each other between arrivals,
+/// and nobody may look at all of them at once.
+pub fn worker_threads(experiment: &Experiment, observed: bool, allowed: u32) -> u32 {
+    let open = experiment.workload.pace == Pace::Arrivals;
+    if open && !observed { allowed.clamp(1, experiment.deployment.replicas.get()) } else { 1 }
 }
 
 struct Run<'a, L> {
@@ -89,13 +128,14 @@ struct Run<'a, L> {
     observer: Observer<'a>,
     progress: Option<&'a mut dyn FnMut(Progress)>,
     interrupt: Arc<AtomicBool>,
+    threads: u32,
     sent: u64,
     cutoff: Nanos,
     /// Closed loop: when groups next do something. An entry that no longer holds is dropped when seen.
     agenda: BinaryHeap<Reverse<(Nanos, usize)>>,
 }
 
-impl<'a, L: Lanes> Run<'a, L> {
+impl<'a, L: Lanes + Send> Run<'a, L> {
     fn new(experiment: &'a Experiment, options: Options<'a>) -> Result<Run<'a, L>, SimError> {
         let deployment = &experiment.deployment;
         let sla = experiment.sla.map(|sla| match sla.e2e {
@@ -128,6 +168,7 @@ impl<'a, L: Lanes> Run<'a, L> {
             observer,
             progress: options.progress,
             interrupt: options.interrupt,
+            threads: options.threads,
             sent: 0,
             agenda: BinaryHeap::new(),
             cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
@@ -137,6 +178,7 @@ impl<'a, L: Lanes> Run<'a, L> {
     fn run(mut self, workload: &Workload) -> Result<Report, SimError> {
         let mut source = workload.open()?;
         match workload.pace {
+            Pace::Arrivals if self.threads > 1 => self.side_by_side(&mut source)?,
             Pace::Arrivals => self.open_loop(&mut source)?,
             Pace::Concurrency(seats) => self.closed_loop(&mut source, u64::from(seats.get()))?,
         }
@@ -191,6 +233,34 @@ impl<'a, L: Lanes> Run<'a, L> {
             self.tick(cutoff)?;
         }
         Ok(())
+    }
+
+    /// The same, with the workers on several threads.
+    fn side_by_side(&mut self, source: &mut Source) -> Result<(), SimError> {
+        let (groups, placer) = (&mut self.groups, &mut self.placer);
+        let (router, deployment, cutoff) = (&mut self.router, self.deployment, self.cutoff);
+        let (progress, interrupt, sent) = (&mut self.progress, &self.interrupt, &mut self.sent);
+        let workers = (deployment.replicas.get(), self.threads);
+        let read = |hands: &mut Hands| {
+            for arrival in source {
+                let arrival = arrival?;
+                let now = arrival.at;
+                if now > cutoff || !hands.give(router.pick(deployment.replicas), arrival) {
+                    break;
+                }
+                *sent += 1;
+                if sent.is_multiple_of(PROGRESS_STEP) {
+                    if let Some(progress) = progress {
+                        progress(Progress { sent: *sent, now });
+                    }
+                    if interrupt.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            }
+            Ok(())
+        };
+        threads::run(groups, placer, workers, deployment.ignore_eos, cutoff, read)
     }
 
     /// A number of requests is kept in flight; the next is sent when one ends.
@@ -287,23 +357,10 @@ impl<'a, L: Lanes> Run<'a, L> {
     }
 
     /// Places a request on a rank, and tells of which group.
-    fn send(&mut self, mut arrival: Arrival, now: Nanos) -> Result<usize, SimError> {
-        arrival.request.output.ignore_eos.get_or_insert(self.deployment.ignore_eos);
+    fn send(&mut self, arrival: Arrival, now: Nanos) -> Result<usize, SimError> {
         let worker = self.router.pick(self.deployment.replicas);
-        let at = match self.placer.place(worker, arrival.dp_rank, now, &mut self.groups) {
-            Ok((at, lane)) => {
-                let group = &mut self.groups[at];
-                group.run_until(now, false);
-                group.submit(lane, arrival, now);
-                at
-            }
-            Err((at, reason)) => {
-                let group = &mut self.groups[at];
-                group.run_until(now, false);
-                group.refuse(&refusal(arrival, now, reason));
-                at
-            }
-        };
+        let ignore_eos = self.deployment.ignore_eos;
+        let at = send_to(&mut self.groups, &mut self.placer, ignore_eos, worker, arrival, now);
         self.sent += 1;
         if self.sent.is_multiple_of(PROGRESS_STEP) {
             self.tick(now)?;
@@ -380,6 +437,33 @@ impl<'a, L: Lanes> Run<'a, L> {
             percentiles,
         };
         Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end)
+    }
+}
+
+/// Sends a request to `worker` at `now`, to which `groups`, among which are its groups, need not have come yet.
+/// Tells which of them it went to.
+pub(crate) fn send_to<L: Lanes>(
+    groups: &mut [Group<L>],
+    placer: &mut Placer,
+    ignore_eos: bool,
+    worker: u32,
+    mut arrival: Arrival,
+    now: Nanos,
+) -> usize {
+    arrival.request.output.ignore_eos.get_or_insert(ignore_eos);
+    match placer.place(worker, arrival.dp_rank, now, groups) {
+        Ok((at, lane)) => {
+            let group = &mut groups[at];
+            group.run_until(now, false);
+            group.submit(lane, arrival, now);
+            at
+        }
+        Err((at, reason)) => {
+            let group = &mut groups[at];
+            group.run_until(now, false);
+            group.refuse(&refusal(arrival, now, reason));
+            at
+        }
     }
 }
 

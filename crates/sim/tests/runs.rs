@@ -29,6 +29,8 @@ fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {
         let (plain, fast) = match (plain, fast) {
             (Ok(plain), Ok(fast)) => (plain, fast),
             (plain, fast) => {
+                let side_by_side = trial.try_run_on(case.threads).err();
+                assert_eq!(fast.as_ref().err().map(SimError::to_string), side_by_side.map(|e| e.to_string()));
                 the_engine_would_end(&trial, plain.err(), fast.err());
                 *met.borrow_mut().entry("ended by the engine").or_default() += 1;
                 return Ok(());
@@ -39,6 +41,9 @@ fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {
         let unwatched = trial.run_unwatched(Stepper::Fast);
         assert!(unwatched.prediction == fast.prediction, "looking changes nothing");
         assert!(unwatched.requests == fast.requests, "looking changes nothing");
+        let side_by_side = trial.try_run_on(case.threads).unwrap();
+        assert!(side_by_side.prediction == fast.prediction, "{} threads change nothing", case.threads);
+        assert!(side_by_side.requests == fast.requests, "{} threads change nothing", case.threads);
         consistent(&trial, &fast);
         note(&mut met.borrow_mut(), &case, &fast);
         Ok(())
@@ -50,6 +55,7 @@ fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {
         ("completed", 1000),
         ("rejected", 200),
         ("unfinished", 30),
+        ("threads", 60),
         ("preempted", 150),
         ("evicted", 1000),
         ("SGLang", 80),
@@ -90,6 +96,8 @@ fn note(met: &mut BTreeMap<&str, u64>, case: &Case, output: &Output) {
     add("evicted", output.count("evicted_blocks"));
     add("passes", output.count("passes"));
     add("several ranks", u64::from(case.ranks > 1));
+    let open = !case.config.contains("load: {type: concurrency");
+    add("threads", u64::from(open && case.threads > 1 && !case.config.contains("replicas: 1}")));
     add("barrier", u64::from(case.ranks > 1 && case.barrier));
     add("no such rank", text(&output.requests).matches("no_such_rank").count() as u64);
     if case.config.contains("backend: sglang") {

@@ -74,15 +74,20 @@ impl Trial {
 
     /// The same, for runs that may fail.
     pub fn try_run(&self, stepper: Stepper) -> Result<Output, SimError> {
-        self.execute(stepper, true)
+        self.execute(stepper, true, 1)
     }
 
     /// Runs it without event log and telemetry.
     pub fn run_unwatched(&self, stepper: Stepper) -> Output {
-        self.execute(stepper, false).unwrap_or_else(|error| panic!("{error}"))
+        self.execute(stepper, false, 1).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn execute(&self, stepper: Stepper, watched: bool) -> Result<Output, SimError> {
+    /// The same on several threads.
+    pub fn try_run_on(&self, threads: u32) -> Result<Output, SimError> {
+        self.execute(Stepper::Fast, false, threads)
+    }
+
+    fn execute(&self, stepper: Stepper, watched: bool, threads: u32) -> Result<Output, SimError> {
         let interrupt = Arc::new(AtomicBool::new(false));
         let raised = interrupt.clone();
         let (ended, wait) = channel::<()>();
@@ -94,6 +99,7 @@ impl Trial {
         let (mut events, mut telemetry) = (Vec::new(), Vec::new());
         let options = Options {
             stepper,
+            threads,
             capture: true,
             events: watched.then(|| Box::new(&mut events) as Box<dyn Write>),
             telemetry: watched.then(|| TelemetryOptions {

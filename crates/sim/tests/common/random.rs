@@ -15,6 +15,7 @@ pub struct Case {
     pub ranks: u32,
     pub barrier: bool,
     pub placement: Placement,
+    pub threads: u32,
 }
 
 impl Case {
@@ -35,12 +36,19 @@ pub fn case() -> impl Strategy<Value = Case> {
         2 => sglang().prop_map(|text| (false, text)),
         2 => trtllm().prop_map(|text| (false, text)),
     ];
-    (engine, traffic(), 1_000u64..200_000, prop::option::of(1u32..60), group()).prop_map(
-        |((balances, engine), (traffic, trace), telemetry_us, ttft_ms, (ranks, barrier, placement))| {
+    let group = (group(), 1u32..5);
+    (engine, traffic(), 1_000u64..200_000, prop::option::of(1u32..60), group).prop_map(
+        |(
+            (balances, engine),
+            (traffic, trace),
+            telemetry_us,
+            ttft_ms,
+            ((ranks, barrier, placement), threads),
+        )| {
             let placement = if balances { placement } else { Placement::RoundRobin };
             let sla = ttft_ms.map_or("{}".into(), |ms| format!("{{sla: {{ttft_ms: {ms}, itl_ms: 20}}}}"));
             let config = format!("traffic: {traffic}\nengine: {engine}\nevaluation: {sla}\n");
-            Case { config, trace, telemetry_us, ranks, barrier, placement }
+            Case { config, trace, telemetry_us, ranks, barrier, placement, threads }
         },
     )
 }
