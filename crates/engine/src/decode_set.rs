@@ -5,12 +5,9 @@
 //! → n − j tokens more computed, max(m − j, 0) more known, the difference in flight. Which engine the members
 //! belong to is not known here.
 
+use crate::calendar::{Calendar, Due};
 use crate::pass::DecodeSet;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-
-/// A calendar entry: (decode pass, running order, slot, serial).
-pub(crate) type Due = (u64, u64, u32, u32);
+use std::collections::VecDeque;
 
 /// Counters and calendar of the set. Who belongs to it, the sequences say (`State::Attached`).
 #[derive(Clone, Debug, Default)]
@@ -21,7 +18,7 @@ pub(crate) struct Decoders {
     pub(crate) completed: u64,
     /// The members, with the contexts that the next pass computes: tokens computed + 1.
     pub(crate) members: DecodeSet,
-    calendar: BinaryHeap<Reverse<Due>>,
+    calendar: Calendar,
     /// Members whose second output token comes with decode pass `.0`.
     pub(crate) seconds: VecDeque<(u64, u32, u32)>,
 }
@@ -34,20 +31,17 @@ impl Decoders {
 
     /// Enters something due.
     pub(crate) fn remind(&mut self, due: Due) {
-        self.calendar.push(Reverse(due));
+        self.calendar.push(due);
     }
 
     /// The first pass in which something is due.
     pub(crate) fn first_due(&self) -> u64 {
-        self.calendar.peek().map_or(u64::MAX, |Reverse(due)| due.0)
+        self.calendar.first_due()
     }
 
-    /// Takes the next entry due at or before `pass`.
-    pub(crate) fn pop_due(&mut self, pass: u64) -> Option<Due> {
-        if self.first_due() > pass {
-            return None;
-        }
-        self.calendar.pop().map(|Reverse(due)| due)
+    /// Takes what is due up to `pass`, in running order.
+    pub(crate) fn take_due(&mut self, pass: u64, into: &mut Vec<Due>) {
+        self.calendar.take(pass, into);
     }
 
     /// All members are scheduled for `passes` passes more.

@@ -4,6 +4,7 @@
 //! requests, asks for passes, decides how long they take, and completes them; the same calls serve
 //! virtual and wall-clock time.
 
+mod calendar;
 mod decode_set;
 mod error;
 mod event;

@@ -77,7 +77,9 @@ impl Rank {
     /// Takes those out of the decode set whose last token may come with the next decode pass.
     pub(super) fn detach_due(&mut self) {
         let next = self.decoders.next_pass();
-        while let Some((due, _, slot, serial)) = self.decoders.pop_due(next) {
+        let mut taken = std::mem::take(&mut self.taken);
+        self.decoders.take_due(next, &mut taken);
+        for &(due, _, slot, serial) in &taken {
             let s = &self.sequences[slot as usize];
             let end = s.max_new.min(s.stop_after.unwrap_or(u32::MAX));
             // It may have left the set since, and joined again later.
@@ -88,5 +90,6 @@ impl Rank {
                 self.detach(slot);
             }
         }
+        self.taken = taken;
     }
 }

@@ -7,6 +7,7 @@ use super::ratio::Ratio;
 use super::sequence::{Sequence, State};
 use super::shuffle::Shuffle;
 use super::view::{Mode, Retraction};
+use crate::calendar::Due;
 use crate::decode_set::Decoders;
 use crate::error::ConfigError;
 use crate::event::KvEvents;
@@ -99,6 +100,8 @@ pub struct Rank {
     pub(super) outcome: Outcome,
     /// Events of a rank that keeps none.
     no_events: KvEvents,
+    /// Scratch: calendar entries as they were taken.
+    pub(super) taken: Vec<Due>,
     /// Scratch: names of pages.
     pub(super) keys: Vec<BlockKey>,
 }
@@ -151,6 +154,7 @@ impl Rank {
             outcome: Outcome::default(),
             no_events: KvEvents::default(),
             keys: Vec::new(),
+            taken: Vec::new(),
             config,
         })
     }

@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::sequence::{Sequence, State};
+use crate::calendar::Due;
 use crate::decode_set::Decoders;
 use crate::error::ConfigError;
 use crate::event::KvEvents;
@@ -52,6 +53,8 @@ pub struct Rank {
     pub(super) outcome: Outcome,
     /// Scratch: members of the decode set for which something is due: ticket, slot, serial.
     pub(super) due: Vec<(u64, u32, u32)>,
+    /// Scratch: calendar entries as they were taken.
+    pub(super) taken: Vec<Due>,
     /// Scratch: requests that have their blocks, in the order in which they may get tokens.
     pub(super) fitting: Vec<u32>,
     /// Scratch: prompts of this pass, with their share of the token budget.
@@ -92,6 +95,7 @@ impl Rank {
             scheduled: Scheduled::default(),
             outcome: Outcome::default(),
             due: Vec::new(),
+            taken: Vec::new(),
             fitting: Vec::new(),
             chunks: Vec::new(),
             contributed: HashSet::new(),

@@ -38,7 +38,8 @@ impl Rank {
     fn collect_due(&mut self) {
         self.due.clear();
         let number = self.decoders.next_pass();
-        while let Some((due, ticket, slot, serial)) = self.decoders.pop_due(number) {
+        self.decoders.take_due(number, &mut self.taken);
+        for &(due, ticket, slot, serial) in &self.taken {
             // Entries of an earlier stay in the set are void; of equal ones, the first counts.
             let s = &self.sequences[slot as usize];
             let valid = s.state == State::Attached && (s.due, s.ticket, s.serial) == (due, ticket, serial);

@@ -155,7 +155,7 @@ impl Rank {
         s.ticket = self.next_ticket;
         s.computed = hit_tokens;
         self.next_ticket += 1;
-        self.running.push(slot);
+        self.running.push(slot, s.ticket);
         self.visited += 1;
         round.budget -= tokens;
         round.prefill_admitted |= hit_tokens + 1 < known_tokens;

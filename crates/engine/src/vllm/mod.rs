@@ -12,6 +12,7 @@ mod config;
 mod growth;
 mod membership;
 mod rank;
+mod running;
 mod schedule;
 mod sequence;
 mod steady;

@@ -2,8 +2,10 @@
 
 use super::config::Config;
 use super::growth::Growth;
+use super::running::Running;
 use super::sequence::{Sequence, State};
 use super::waiting::{Rank as WaitingRank, Waiting};
+use crate::calendar::Due;
 use crate::decode_set::Decoders;
 use crate::error::ConfigError;
 use crate::event::KvEvents;
@@ -44,7 +46,7 @@ pub struct Rank {
     next_private_key: u64,
     pub(super) next_ticket: u64,
     /// In the engine's order: by admission.
-    pub(super) running: Vec<u32>,
+    pub(super) running: Running,
     /// Running requests that each pass looks at (`State::Running`).
     pub(super) visited: usize,
     pub(super) waiting: Waiting,
@@ -67,6 +69,8 @@ pub struct Rank {
     pub(super) outcome: Outcome,
     /// Scratch: calendar entries of the pass being scheduled.
     pub(super) due: Vec<(u64, u32, u32)>,
+    /// Scratch: calendar entries as they were taken.
+    pub(super) taken: Vec<Due>,
     /// Scratch: blocks found by a look-up.
     pub(super) hits: Vec<u32>,
     /// Scratch: keys of blocks.
@@ -89,7 +93,7 @@ impl Rank {
             next_serial: 0,
             next_private_key: 0,
             next_ticket: 0,
-            running: Vec::new(),
+            running: Running::default(),
             visited: 0,
             waiting: Waiting::new(config.policy),
             deferred: 0,
@@ -106,6 +110,7 @@ impl Rank {
             scheduled: Scheduled::default(),
             outcome: Outcome::default(),
             due: Vec::new(),
+            taken: Vec::new(),
             hits: Vec::new(),
             keys: Vec::new(),
             missed: None,
@@ -281,16 +286,11 @@ impl Rank {
         (sequence.priority, sequence.arrival, sequence.tie)
     }
 
-    /// Position of a running request. The running list is sorted by ticket.
-    pub(super) fn position(&self, ticket: u64) -> usize {
-        self.running.partition_point(|&s| self.sequences[s as usize].ticket < ticket)
-    }
-
     pub(super) fn leave_running(&mut self, slot: u32) {
         self.detach(slot);
         let sequence = &self.sequences[slot as usize];
         self.visited -= usize::from(sequence.state == State::Running);
-        let at = self.position(sequence.ticket);
+        let at = self.running.position(sequence.ticket);
         self.running.remove(at);
     }
 

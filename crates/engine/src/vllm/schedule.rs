@@ -76,7 +76,8 @@ impl Rank {
     fn schedule_running(&mut self, round: &mut Round) {
         self.due.clear();
         let number = self.decoders.next_pass();
-        while let Some((due, ticket, slot, serial)) = self.decoders.pop_due(number) {
+        self.decoders.take_due(number, &mut self.taken);
+        for &(due, ticket, slot, serial) in &self.taken {
             // Entries of an earlier stay in the set are void; of equal ones, the first counts.
             let s = &self.sequences[slot as usize];
             let valid = s.state == State::Attached && (s.due, s.ticket, s.serial) == (due, ticket, serial);
@@ -120,7 +121,7 @@ impl Rank {
         }
         if let Err(ticket) = self.grow(self.decoders.next_pass()) {
             // The pool is exhausted: from here on in the engine's own steps.
-            let at = self.position(ticket);
+            let at = self.running.position(ticket);
             let attached = |slot: &&u32| self.sequences[**slot as usize].state == State::Attached;
             round.budget -= self.running[..at].iter().filter(attached).count() as u32;
             return at;
