@@ -5,7 +5,7 @@
 //! in a row (fixed timing) are gathered first and cost less.
 
 use crate::histogram::Histogram;
-use crate::moments::Moments;
+use crate::moments::{Gathered, is_small};
 use crate::percentile::{PERCENTILES, PercentileMethod};
 use crate::ratio::ratio;
 use crate::summary::Stats;
@@ -13,6 +13,9 @@ use windtunnel_engine::Nanos;
 
 /// A gap of one nanosecond, as a rate in micro-tokens per second.
 const MICRO_RATE: u64 = 1_000_000_000_000_000;
+
+/// From this gap on, in nanoseconds, rates are small numbers.
+const SHORT: u64 = 1_000;
 
 const MICROS_PER_TOKEN: u64 = 1_000_000;
 const NANOS_PER_MS: u64 = 1_000_000;
@@ -33,9 +36,9 @@ pub(crate) struct Gaps {
 
 #[derive(Clone, Debug)]
 struct Entered {
-    gaps: Moments,
+    gaps: Gathered,
     /// Micro-tokens per second of every gap above zero, rounded to the nearest.
-    rates: Moments,
+    rates: Gathered,
     min: u64,
     max: u64,
     /// Smallest gap above zero.
@@ -46,8 +49,8 @@ struct Entered {
 impl Default for Gaps {
     fn default() -> Self {
         let entered = Entered {
-            gaps: Moments::default(),
-            rates: Moments::default(),
+            gaps: Gathered::default(),
+            rates: Gathered::default(),
             min: u64::MAX,
             max: 0,
             min_above_zero: u64::MAX,
@@ -92,10 +95,22 @@ impl Entered {
         if count == 0 {
             return;
         }
-        self.gaps.add(gap, count);
-        self.histogram.add(gap, count);
         self.min = self.min.min(gap);
         self.max = self.max.max(gap);
+        if !is_small(gap, count) || gap < SHORT {
+            return self.add_unusual(gap, count);
+        }
+        self.min_above_zero = self.min_above_zero.min(gap);
+        self.gaps.add_small(gap, count);
+        self.rates.add_small((MICRO_RATE + gap / 2) / gap, count);
+        self.histogram.add(gap, count);
+    }
+
+    /// A gap of hours or of nanoseconds, whose rate or square is large.
+    #[cold]
+    fn add_unusual(&mut self, gap: u64, count: u64) {
+        self.gaps.add(gap, count);
+        self.histogram.add(gap, count);
         if gap > 0 {
             self.min_above_zero = self.min_above_zero.min(gap);
             self.rates.add((MICRO_RATE + gap / 2) / gap, count);
@@ -103,8 +118,8 @@ impl Entered {
     }
 
     fn merge(&mut self, other: Entered) {
-        self.gaps.merge(&other.gaps);
-        self.rates.merge(&other.rates);
+        self.gaps.merge(other.gaps);
+        self.rates.merge(other.rates);
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
         self.min_above_zero = self.min_above_zero.min(other.min_above_zero);
@@ -116,7 +131,8 @@ impl Entered {
     }
 
     fn gap_stats(&self, method: PercentileMethod) -> Stats {
-        let n = self.gaps.count();
+        let gaps = self.gaps.total();
+        let n = gaps.count();
         if n == 0 {
             return Stats::default();
         }
@@ -126,8 +142,8 @@ impl Entered {
         let x = |rank| self.exact_ends(n, rank, lookup(&ranks, &values, rank));
         Stats {
             count: n,
-            mean: self.gaps.mean(NANOS_PER_MS),
-            std: self.gaps.std(NANOS_PER_MS),
+            mean: gaps.mean(NANOS_PER_MS),
+            std: gaps.std(NANOS_PER_MS),
             min: ratio(self.min.into(), NANOS_PER_MS.into()),
             max: ratio(self.max.into(), NANOS_PER_MS.into()),
             percentiles: positions.map(|p| ratio(p.of_integers(x), 100 * u128::from(NANOS_PER_MS))),
@@ -135,12 +151,13 @@ impl Entered {
     }
 
     fn rate_stats(&self, method: PercentileMethod) -> Stats {
-        let n = self.rates.count();
+        let rates = self.rates.total();
+        let n = rates.count();
         if n == 0 {
             return Stats::default();
         }
         // The fastest rate is the smallest gap: rank r of the rates is rank (all − 1 − r) of the gaps.
-        let all = self.gaps.count();
+        let all = self.gaps.total().count();
         let mirrored = |rank: u64| all - 1 - rank;
         let positions = PERCENTILES.map(|p| method.position(n, p));
         let ranks = ascending(positions.iter().flat_map(|p| p.ranks()).map(mirrored));
@@ -153,8 +170,8 @@ impl Entered {
         Stats {
             count: n,
             // Each rate was rounded to a micro-token, which may lead just outside the exact ends.
-            mean: self.rates.mean(MICROS_PER_TOKEN).map(|mean| mean.clamp(min, max)),
-            std: self.rates.std(MICROS_PER_TOKEN),
+            mean: rates.mean(MICROS_PER_TOKEN).map(|mean| mean.clamp(min, max)),
+            std: rates.std(MICROS_PER_TOKEN),
             min: Some(min),
             max: Some(max),
             percentiles: positions.map(|p| {

@@ -62,7 +62,12 @@ impl Histogram {
         }
         let bucket = &mut octave[bucket];
         bucket.count = bucket.count.saturating_add(count);
-        bucket.above_low = bucket.above_low.saturating_add(above_low.saturating_mul(count));
+        // The usual case needs no look at the limits.
+        let above_low = match (above_low | count) >> 32 {
+            0 => above_low * count,
+            _ => above_low.saturating_mul(count),
+        };
+        bucket.above_low = bucket.above_low.saturating_add(above_low);
     }
 
     pub(crate) fn merge(&mut self, other: Histogram) {

@@ -14,21 +14,73 @@ pub(crate) struct Moments {
     squares: u128,
 }
 
+/// Values below this, added fewer than [`SMALL_COUNT`] times at once, are small: 73 minutes in nanoseconds.
+const SMALL_VALUE: u64 = 1 << 42;
+const SMALL_COUNT: u64 = 1 << 22;
+/// Additions of small values whose sums surely fit: squares stay below 2^(2·42 + 22 + 16).
+const SAFE_ADDITIONS: u32 = 1 << 16;
+
+/// Sums that are added to in every pass: small values are gathered without a look at the limits, which cannot be
+/// reached before they are handed on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gathered {
+    total: Moments,
+    recent: Moments,
+    additions: u32,
+}
+
+/// Whether `value`, `count` times, is small enough to be gathered.
+#[inline]
+pub(crate) fn is_small(value: u64, count: u64) -> bool {
+    value < SMALL_VALUE && count < SMALL_COUNT
+}
+
+impl Gathered {
+    /// Adds `value`, `count` times, both small.
+    #[inline]
+    pub(crate) fn add_small(&mut self, value: u64, count: u64) {
+        let product = value * count;
+        self.recent.count += count;
+        self.recent.sum += u128::from(product);
+        self.recent.squares += u128::from(product) * u128::from(value);
+        self.additions += 1;
+        if self.additions == SAFE_ADDITIONS {
+            self.hand_on();
+        }
+    }
+
+    /// Adds `value`, `count` times.
+    #[cold]
+    pub(crate) fn add(&mut self, value: u64, count: u64) {
+        self.total.add(value, count);
+    }
+
+    #[cold]
+    fn hand_on(&mut self) {
+        self.total.merge(&self.recent);
+        (self.recent, self.additions) = (Moments::default(), 0);
+    }
+
+    /// All that was added.
+    pub(crate) fn total(mut self) -> Moments {
+        self.hand_on();
+        self.total
+    }
+
+    pub(crate) fn merge(&mut self, other: Gathered) {
+        self.hand_on();
+        self.total.merge(&other.total());
+    }
+}
+
 impl Moments {
     /// Adds `value`, `count` times.
     #[inline]
     pub(crate) fn add(&mut self, value: u64, count: u64) {
+        let (v, n) = (u128::from(value), u128::from(count));
         self.count = self.count.saturating_add(count);
-        // The usual case: v · n fits in 64 bits when v < 2^42 (73 minutes in ns) and n < 2^22.
-        let (sum, squares) = if (value >> 42) | (count >> 22) == 0 {
-            let sum = value * count;
-            (u128::from(sum), u128::from(sum) * u128::from(value))
-        } else {
-            let (v, n) = (u128::from(value), u128::from(count));
-            (v * n, (v * v).saturating_mul(n))
-        };
-        self.sum = self.sum.saturating_add(sum);
-        self.squares = self.squares.saturating_add(squares);
+        self.sum = self.sum.saturating_add(v * n);
+        self.squares = self.squares.saturating_add((v * v).saturating_mul(n));
     }
 
     pub(crate) fn merge(&mut self, other: &Moments) {
@@ -76,6 +128,23 @@ mod tests {
         }
         assert_eq!(m.mean(1_000_000), Some(15.0));
         assert_eq!(format!("{:.5}", m.std(1_000_000).unwrap()), "2.23607");
+    }
+
+    #[test]
+    fn gathered_values_are_the_same_values() {
+        let (mut gathered, mut plain) = (Gathered::default(), Moments::default());
+        for i in 0..200_000u64 {
+            let (value, count) = (i * 77_777 % SMALL_VALUE, i % 900);
+            assert!(is_small(value, count));
+            gathered.add_small(value, count);
+            plain.add(value, count);
+        }
+        gathered.add_small(SMALL_VALUE - 1, SMALL_COUNT - 1);
+        plain.add(SMALL_VALUE - 1, SMALL_COUNT - 1);
+        gathered.add(u64::MAX, 3);
+        plain.add(u64::MAX, 3);
+        assert!(!is_small(SMALL_VALUE, 1) && !is_small(1, SMALL_COUNT));
+        assert_eq!(gathered.total(), plain);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! percentiles need every value and a run may have millions of requests. Which latency it is, and in
 //! which unit, its owner knows.
 
-use crate::moments::Moments;
+use crate::moments::{Gathered, is_small};
 use crate::percentile::{PERCENTILES, PercentileMethod};
 use crate::ratio::ratio;
 use crate::summary::Stats;
@@ -32,8 +32,14 @@ impl Samples {
         let (Some(&min), Some(&max)) = (self.values.iter().min(), self.values.iter().max()) else {
             return Stats::default();
         };
-        let mut moments = Moments::default();
-        self.values.iter().for_each(|&value| moments.add(value, 1));
+        let mut sums = Gathered::default();
+        for &value in &self.values {
+            match is_small(value, 1) {
+                true => sums.add_small(value, 1),
+                false => sums.add(value, 1),
+            }
+        }
+        let moments = sums.total();
         let n = self.values.len() as u64;
         let positions = PERCENTILES.map(|p| method.position(n, p));
         let mut ranks: Vec<u64> = positions.iter().flat_map(|p| p.ranks()).collect();
