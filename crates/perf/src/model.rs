@@ -95,14 +95,14 @@ impl TimingModel {
     #[inline]
     pub fn pass_duration(&self, shape: &Shape) -> Nanos {
         if let (Composition::Mixed, Law::Linear(linear)) = (self.composition, &self.law) {
-            return whole_nanos(linear.mixed_ms(shape) / self.prefill_divisor);
+            return whole_nanos(divided(linear.mixed_ms(shape), self.prefill_divisor));
         }
         let prefill = if shape.prefill.is_empty() {
             Nanos::ZERO
         } else {
-            whole_nanos(self.law.prefill_ms(shape) / self.prefill_divisor)
+            whole_nanos(divided(self.law.prefill_ms(shape), self.prefill_divisor))
         };
-        prefill + whole_nanos(self.law.decode_ms(&shape.decode) / self.decode_divisor)
+        prefill + whole_nanos(divided(self.law.decode_ms(&shape.decode), self.decode_divisor))
     }
 
     /// How long a pass of these decodes and nothing else takes, if it takes as long while their contexts grow.
@@ -132,6 +132,12 @@ fn check_ratio(field: &'static str, ratio: f64) -> Result<(), PerfError> {
     } else {
         Err(PerfError::new(field, ratio, "must be a finite number above 0"))
     }
+}
+
+/// `ms / divisor`. A division takes as long as all the rest of a law, and most divisors are 1.
+#[inline]
+fn divided(ms: f64, divisor: f64) -> f64 {
+    if divisor == 1.0 { ms } else { ms / divisor }
 }
 
 /// Rounds half away from zero, as `f64::round` does, for times, which are never negative: a float less

@@ -13,6 +13,8 @@ type Member = (u64, u32);
 #[derive(Debug)]
 pub(super) struct Growth {
     block_size: u64,
+    /// `block_size` − 1 where that is a mask: a division takes as long as all the rest.
+    mask: Option<u64>,
     /// Made when the first member comes.
     lists: Vec<Vec<Member>>,
     /// Members whose outputs other requests may ask for.
@@ -21,17 +23,29 @@ pub(super) struct Growth {
 
 impl Growth {
     pub(super) fn new(block_size: u32) -> Growth {
-        Growth { block_size: block_size.into(), lists: Vec::new(), shared: 0 }
+        let block_size = u64::from(block_size);
+        let mask = block_size.is_power_of_two().then_some(block_size - 1);
+        Growth { block_size, mask, lists: Vec::new(), shared: 0 }
+    }
+
+    /// `n` modulo the block size.
+    #[inline]
+    fn phase(&self, n: u64) -> u64 {
+        match self.mask {
+            Some(mask) => n & mask,
+            None => n % self.block_size,
+        }
     }
 
     /// The list of the members that start a block when one with `computed` tokens after decode pass
     /// `scheduled` does.
     fn list(&mut self, scheduled: u64, computed: u32) -> &mut Vec<Member> {
-        let size = self.block_size;
         if self.lists.is_empty() {
-            self.lists.resize_with(size as usize, Vec::new);
+            self.lists.resize_with(self.block_size as usize, Vec::new);
         }
-        &mut self.lists[((scheduled + 1 + size - u64::from(computed) % size) % size) as usize]
+        let ahead = self.block_size - self.phase(computed.into());
+        let index = self.phase(scheduled + 1 + ahead) as usize;
+        &mut self.lists[index]
     }
 
     pub(super) fn add(&mut self, scheduled: u64, computed: u32, member: Member, shared: bool) {
@@ -55,7 +69,7 @@ impl Growth {
 
     /// Number of the list of those that start a block in decode pass `pass`.
     fn index(&self, pass: u64) -> usize {
-        (pass % self.block_size) as usize
+        self.phase(pass) as usize
     }
 
     /// Takes a list out, to be given back.
@@ -71,7 +85,7 @@ impl Growth {
 
     /// Members that start a block in decode pass `pass`.
     fn starting(&self, pass: u64) -> &[Member] {
-        self.lists.get((pass % self.block_size) as usize).map_or(&[], Vec::as_slice)
+        self.lists.get(self.index(pass)).map_or(&[], Vec::as_slice)
     }
 }
 
