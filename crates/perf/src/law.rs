@@ -131,21 +131,27 @@ impl Law {
             Law::Fixed(fixed) => fixed.decode_ms,
             Law::Linear(linear) => linear.ms(decode.count, 0, decode.count, decode.sum_context),
             Law::Polynomial(polynomial) => {
-                let x = (decode.sum_context as f64 / polynomial.capacity_tokens as f64).min(1.0);
+                let x = (signed(decode.sum_context) / polynomial.capacity_tokens as f64).min(1.0);
                 (-25.74 * x * x + 54.01 * x + 5.74).max(1.0)
             }
         }
     }
 }
 
+/// A count of tokens or requests as a float. None comes near 2^63, and a signed integer is converted in one instruction.
+#[inline]
+fn signed(count: u64) -> f64 {
+    count as i64 as f64
+}
+
 impl Linear {
     /// The formula, for N tokens, Q, S sequences and C.
     fn ms(&self, tokens: u64, new_times_context: u64, sequences: u64, context: u64) -> f64 {
         self.base_ms
-            + self.per_new_token_ms * tokens as f64
+            + self.per_new_token_ms * signed(tokens)
             + self.per_new_times_context_ms * new_times_context as f64
-            + self.per_sequence_ms * sequences as f64
-            + self.per_context_token_ms * context as f64
+            + self.per_sequence_ms * signed(sequences)
+            + self.per_context_token_ms * signed(context)
     }
 
     /// The whole pass as one term: the base is paid once.

@@ -144,10 +144,10 @@ fn divided(ms: f64, divisor: f64) -> f64 {
 /// its whole part is exact, so there is no need of a library call in every pass.
 fn whole_nanos(ms: f64) -> Nanos {
     let ns = ms * 1e6;
-    // A float beyond the range of u64 becomes its largest value; the bound then makes it a time that
-    // can still be added to another one.
-    let whole = (ns as u64).min(MAX_NANOS - 1);
-    Nanos(whole + u64::from(ns - whole as f64 >= 0.5))
+    // A float beyond the range of i64 becomes its largest value, MAX_NANOS − 1. (Conversions from and to signed
+    // integers are one instruction each, which those of unsigned ones are not.)
+    let whole = ns as i64;
+    Nanos(whole as u64 + u64::from(ns - whole as f64 >= 0.5))
 }
 
 #[cfg(test)]
