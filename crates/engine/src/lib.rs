@@ -9,6 +9,7 @@ mod decode_set;
 mod error;
 mod event;
 mod flight;
+mod growth;
 mod identity;
 mod kv;
 mod nanos;

@@ -479,10 +479,25 @@ fn a_skipped_prompt_can_shut_in_one_that_has_begun() {
     assert_eq!(bench.finished[&3], (FinishReason::Length, 1));
 }
 
-/// A steady pass is not looked at request by request: between two blocks of 32 tokens a stretch is promised.
+/// A steady pass is not looked at request by request. Where events are told, a stretch ends with a block of 32 tokens,
+/// and elsewhere when the first request does.
 #[test]
-fn stretches_reach_to_the_next_block() {
-    let mut rank = Rank::new(Config { overlap: true, ..small(1000, 32) }, Stepper::Fast).unwrap();
+fn stretches_reach_to_the_next_block_or_end() {
+    let (mut rank, mut silent) = (decoding(true), decoding(false));
+    let steady = rank.steady().expect("nothing is told until the next block");
+    assert_eq!((steady.passes, steady.decode.count), (29, 8));
+    rank.advance_steady(29);
+    assert_eq!(rank.steady(), None, "every request needs a block");
+    // Of 500 tokens the first came with the prompt, two are scheduled, and the last pass is not steady.
+    let steady = silent.steady().expect("the pool has blocks");
+    assert_eq!(steady.passes, 495);
+    silent.advance_steady(495);
+    assert_eq!(silent.stats().used_blocks, 8 * (32u32 + 498).div_ceil(32));
+}
+
+fn decoding(kv_events: bool) -> Rank {
+    let config = Config { overlap: true, kv_events, ..small(1000, 32) };
+    let mut rank = Rank::new(config, Stepper::Fast).unwrap();
     for _ in 0..8 {
         rank.submit(request(32, 500)).unwrap();
     }
@@ -493,10 +508,7 @@ fn stretches_reach_to_the_next_block() {
             rank.complete();
         }
     }
-    let steady = rank.steady().expect("nothing happens until the next block");
-    assert_eq!((steady.passes, steady.decode.count), (29, 8));
-    rank.advance_steady(29);
-    assert_eq!(rank.steady(), None, "every request needs a block");
+    rank
 }
 
 /// Calls in any order, slots that nobody has, settings that cannot be: values, not panics.

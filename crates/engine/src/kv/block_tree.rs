@@ -117,6 +117,11 @@ impl BlockTree {
         self.reuse
     }
 
+    /// Events are recorded.
+    pub(crate) fn events_on(&self) -> bool {
+        self.events_on
+    }
+
     /// Events not yet published.
     pub(crate) fn events(&self) -> &KvEvents {
         &self.events

@@ -65,7 +65,9 @@ impl Rank {
         s.placeholders += (scheduled - completed) as u32;
         s.state = State::Generating;
         self.visited += 1;
+        let member = (s.ticket, slot);
         self.decoders.members.remove(computed + 1);
+        self.growth.remove(scheduled, computed, member, false);
     }
 
     /// Takes all members out.
@@ -86,7 +88,10 @@ impl Rank {
             self.decoders.seconds.push_back((joined + 1, slot, s.serial));
         }
         self.visited -= 1;
-        self.decoders.members.add(s.computed + 1);
+        debug_assert!(s.blocks.len() as u32 == s.computed.div_ceil(self.config.block_size));
+        let (computed, member) = (s.computed, (s.ticket, slot));
+        self.decoders.members.add(computed + 1);
+        self.growth.add(joined, computed, member, false);
         self.remind(slot);
     }
 
@@ -108,13 +113,11 @@ impl Rank {
         (s.prompt + stop).checked_sub(2)
     }
 
-    /// Enters in the calendar when a member of the decode set needs attention next: for a block, its last
-    /// token or a stop.
+    /// Enters in the calendar when a member of the decode set needs attention next: for its last token or a
+    /// stop.
     pub(super) fn remind(&mut self, slot: u32) {
         let computed = self.computed(slot);
-        let s = &self.sequences[slot as usize];
         let mut at = self.last_position(slot);
-        at = at.min((s.blocks.len() as u32).saturating_mul(self.config.block_size));
         if let Some(stop) = self.stop_position(slot)
             && stop >= computed
         {

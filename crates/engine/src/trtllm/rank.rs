@@ -7,6 +7,7 @@ use crate::decode_set::Decoders;
 use crate::error::ConfigError;
 use crate::event::KvEvents;
 use crate::flight::Flight;
+use crate::growth::Growth;
 use crate::identity::{BlockKey, Keys};
 use crate::kv::BlockTree;
 use crate::pass::{Outcome, Scheduled, Slot};
@@ -41,6 +42,8 @@ pub struct Rank {
     pub(super) reserved: u64,
     pub(super) flight: Flight<Pass>,
     pub(super) decoders: Decoders,
+    /// When its members start blocks.
+    pub(super) growth: Growth,
     /// The last pass has left everything that decides on prompts as it found it, and nothing has changed since:
     /// the next pass decides the same.
     pub(super) quiet: bool,
@@ -88,6 +91,7 @@ impl Rank {
             reserved: 0,
             flight: Flight::default(),
             decoders: Decoders::default(),
+            growth: Growth::new(config.block_size),
             quiet: false,
             quiet_lookups: 0,
             look_up_period: 0,

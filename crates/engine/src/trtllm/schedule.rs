@@ -47,6 +47,14 @@ impl Rank {
                 self.due.push((ticket, slot, serial));
             }
         }
+        let ends = self.due.len();
+        let serial = |slot: u32| self.sequences[slot as usize].serial;
+        self.due
+            .extend(self.growth.starting(number).iter().map(|&(ticket, slot)| (ticket, slot, serial(slot))));
+        if ends > 0 && self.due.len() > ends {
+            self.due.sort_unstable();
+            self.due.dedup();
+        }
     }
 
     /// Takes the blocks of prompts that start in this pass: first all of them claim what they reuse, then each

@@ -8,8 +8,8 @@ use super::rank::Rank;
 use crate::rank::{Steady, Stepper};
 
 impl Rank {
-    /// The stretch of steady passes that begins with the next `schedule`, if there is one: no request
-    /// needs a block, none ends, and none can start. With the overlap scheduler the pass in flight is such a
+    /// The stretch of steady passes that begins with the next `schedule`, if there is one: none ends, none can
+    /// start, and the pool has the blocks that the members need. With the overlap scheduler the pass in flight is such a
     /// pass too, so that scheduling one and completing one can go together.
     pub fn steady(&self) -> Option<Steady> {
         let set = &self.decoders;
@@ -30,12 +30,47 @@ impl Rank {
         {
             return None;
         }
-        Some(Steady { passes: set.first_due() - set.next_pass(), decode: set.members })
+        let passes = self.passes_with_blocks(set.first_due() - set.next_pass());
+        (passes > 0).then_some(Steady { passes, decode: set.members })
+    }
+
+    /// Of the next `most` passes of the decode set, how many certainly find the blocks that they need, and
+    /// do nothing that somebody has to see.
+    fn passes_with_blocks(&self, most: u64) -> u64 {
+        let size = self.growth.block_size;
+        let next = self.decoders.next_pass();
+        let starting = |pass| self.growth.starting(pass).len() as u64;
+        // Events are told with their pass. And prompts that wait are looked at again when blocks are taken.
+        if self.tree.events_on() || !self.contexts.is_empty() {
+            let grows = |pass: &u64| starting(*pass) > 0;
+            return (next..next + most.min(size)).position(|pass| grows(&pass)).map_or(most, |n| n as u64);
+        }
+        // Over as many passes as a block has tokens, each member starts one block.
+        let free = u64::from(self.tree.free());
+        let rounds = free / self.decoders.members.count;
+        if rounds > 0 {
+            return most.min(rounds.saturating_mul(size));
+        }
+        let (mut left, mut passes) = (free, 0);
+        while passes < most && starting(next + passes) <= left {
+            left -= starting(next + passes);
+            passes += 1;
+        }
+        passes
     }
 
     /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
     /// and as many `complete` calls.
     pub fn advance_steady(&mut self, passes: u64) {
+        for pass in self.decoders.next_pass()..self.decoders.next_pass() + passes {
+            let index = self.growth.index(pass);
+            let starting = self.growth.take(index);
+            for &(_, slot) in &starting {
+                self.tree.allocate(1, &mut self.sequences[slot as usize].blocks);
+                self.reserved -= 1;
+            }
+            self.growth.give_back(index, starting);
+        }
         self.decoders.advance(passes);
         self.decoders.completed += passes;
         if let Some(pass) = self.flight.iter_mut().next() {

@@ -1,7 +1,6 @@
 //! One vLLM rank: its requests, queues and counters, and how requests come and go from outside.
 
 use super::config::Config;
-use super::growth::Growth;
 use super::running::Running;
 use super::sequence::{Sequence, State};
 use super::waiting::{Rank as WaitingRank, Waiting};
@@ -10,6 +9,7 @@ use crate::decode_set::Decoders;
 use crate::error::ConfigError;
 use crate::event::KvEvents;
 use crate::flight::Flight;
+use crate::growth::Growth;
 use crate::identity::{BlockKey, Keys};
 use crate::kv::BlockPool;
 use crate::pass::{Outcome, Scheduled, Slot};
