@@ -5,7 +5,7 @@
 
 use crate::PerfError;
 use crate::law::Law;
-use windtunnel_engine::{DecodeSet, MAX_NANOS, Nanos, Shape};
+use windtunnel_engine::{DecodeSet, Nanos, Shape};
 
 /// How the prefill and the decode part of one pass are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl TimingModel {
     }
 
     /// How long a pass of this shape takes: round half away from zero (ms × 10⁶) of each term. A pass
-    /// without tokens takes 0; none takes longer than [`MAX_NANOS`].
+    /// without tokens takes 0; none takes longer than [`windtunnel_engine::MAX_NANOS`].
     #[inline]
     pub fn pass_duration(&self, shape: &Shape) -> Nanos {
         if let (Composition::Mixed, Law::Linear(linear)) = (self.composition, &self.law) {
@@ -153,6 +153,7 @@ fn whole_nanos(ms: f64) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use windtunnel_engine::MAX_NANOS;
 
     #[test]
     fn rounding_is_that_of_the_standard_library() {
