@@ -156,6 +156,11 @@ impl Radix {
         self.free
     }
 
+    /// Events are recorded.
+    pub(crate) fn events_on(&self) -> bool {
+        self.events.is_some()
+    }
+
     /// Cached tokens that nobody holds.
     pub(crate) fn evictable(&self) -> u64 {
         self.evictable

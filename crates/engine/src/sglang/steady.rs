@@ -4,13 +4,14 @@
 //! A stretch is what the scheduler would have done pass by pass; `steady` only says for how many passes
 //! that is certain, and `advance_steady` counts them.
 
+use super::kv::evict_for;
 use super::rank::Rank;
 use super::view::Mode;
 use crate::rank::{Steady, Stepper};
 
 impl Rank {
     /// The stretch of steady passes that begins with the next `schedule`, if there is one: nobody can be
-    /// admitted, no request ends, and the pool has room without evicting. With overlap, the pass in flight
+    /// admitted, no request ends, and the pool has room. With overlap, the pass in flight
     /// is such a pass too, so that scheduling one and completing one can go together.
     pub fn steady(&self) -> Option<Steady> {
         let set = &self.decoders;
@@ -41,16 +42,18 @@ impl Rank {
         (passes > 0).then_some(Steady { passes, decode: set.members })
     }
 
-    /// Of the next `most` decode passes, how many certainly find room without evicting.
+    /// Of the next `most` decode passes, how many certainly find room, and do nothing that somebody has to see.
     fn passes_with_room(&self, most: u64) -> u64 {
         let page = u64::from(self.config.page_size);
         let members = self.decoders.members.count;
-        let free = self.radix.free() / page;
+        // Evictions are told with their pass. Where nobody listens, what can be evicted is as good as free.
+        let told = self.radix.events_on();
+        let free = (self.radix.free() + if told { 0 } else { self.radix.evictable() }) / page;
         if page == 1 {
             return free / members;
         }
         // The engine makes room for a page of each request, if it can by evicting.
-        let spare = if self.radix.enabled() && self.radix.evictable() > 0 { members } else { 0 };
+        let spare = if told && self.radix.evictable() > 0 { members } else { 0 };
         // Over as many passes as a page has tokens, each member starts one page.
         let rounds = free.saturating_sub(spare) / members;
         if rounds > 0 {
@@ -68,14 +71,36 @@ impl Rank {
         passes
     }
 
-    /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
-    /// and as many `complete` calls.
-    pub fn advance_steady(&mut self, passes: u64) {
+    /// Takes the pages that the members start in the next `passes` passes, and evicts for them what each pass
+    /// would.
+    fn take_pages(&mut self, passes: u64) {
         let page = u64::from(self.config.page_size);
         let members = self.decoders.members.count;
         let next = self.decoders.next_pass();
+        let whole = passes / page * members;
         let partial: u64 = (0..passes % page).map(|i| u64::from(self.starts.in_pass(next + i))).sum();
-        self.radix.take((passes / page * members + partial) * page);
+        let all = (whole + partial) * page;
+        // Before each pass there has to be room for a page of each, or for those that start.
+        let wanted = if page == 1 { 0 } else { members * page };
+        if !self.radix.enabled() || self.radix.evictable() == 0 || self.radix.free() >= all + wanted {
+            self.radix.take(all);
+            return;
+        }
+        let mut left = passes;
+        while left > 0 {
+            let starting = u64::from(self.starts.in_pass(next + passes - left)) * page;
+            evict_for(&mut self.radix, starting.max(wanted));
+            // With pages of one token, as many passes as find room without evicting again.
+            let now = if page == 1 { left.min(self.radix.free() / members) } else { 1 };
+            self.radix.take(starting * now);
+            left -= now;
+        }
+    }
+
+    /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
+    /// and as many `complete` calls.
+    pub fn advance_steady(&mut self, passes: u64) {
+        self.take_pages(passes);
         self.ratio.decay_steps(passes);
         if self.preempts() && passes > u64::from(self.interval_left) {
             // Each turn that looks for prefill clears it.
