@@ -85,6 +85,20 @@ impl<'a> Scan<'a> {
     /// is never the byte that may come next.
     #[inline]
     fn integer(&mut self) -> Option<u64> {
+        if self.bytes.get(self.at) == Some(&b' ') {
+            self.at += 1;
+        }
+        let short =
+            self.bytes.get(self.at..self.at + 8).and_then(|next| short_integer(next.try_into().ok()?));
+        if let Some((value, digits)) = short {
+            self.at += digits;
+            return Some(value);
+        }
+        self.long_integer()
+    }
+
+    /// The same, digit by digit.
+    fn long_integer(&mut self) -> Option<u64> {
         self.skip_space();
         let start = self.at;
         let mut value = 0u64;
@@ -136,6 +150,27 @@ impl<'a> Scan<'a> {
     }
 }
 
+/// A whole number of one to seven digits at the start of eight bytes, and how many they are: all bytes are looked at
+/// and put together at once. None if the number is longer, begins with a 0 that is not all of it, or is none.
+#[inline]
+fn short_integer(bytes: [u8; 8]) -> Option<(u64, usize)> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // A digit is its value now, and the top bit of everything else can be set by adding 0x76. What a byte carries
+    // over comes after the first one that is no digit.
+    let values = u64::from_le_bytes(bytes) ^ (EACH * 0x30);
+    let others = ((values.wrapping_add(EACH * 0x76)) | values) & (EACH * 0x80);
+    let digits = others.trailing_zeros() / 8;
+    if digits == 0 || digits == 8 || (digits > 1 && bytes[0] == b'0') {
+        return None;
+    }
+    // The digits at the end, zeros before them; then pairs, fours and all eight.
+    let ones = values << (64 - 8 * digits);
+    let pairs = (ones.wrapping_mul(10) + (ones >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs.wrapping_mul(100) + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    let value = (fours.wrapping_mul(10_000) + (fours >> 32)) & 0xffff_ffff;
+    Some((value, digits as usize))
+}
+
 /// Fills a field that must not have been given before.
 fn set<T>(field: &mut Option<T>, value: T) -> Option<()> {
     if field.is_some() {
@@ -148,6 +183,26 @@ fn set<T>(field: &mut Option<T>, value: T) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_integers_are_read_at_once() {
+        for value in (0..20_000).chain([99_999, 123_456, 999_999, 1_000_000, 9_999_999]) {
+            for end in [",x", "]", "  ", "}:\"", "\u{e9}\u{e9}", ".5"] {
+                let mut text = format!("{value}{end}").into_bytes();
+                text.resize(12, b'7');
+                let digits = value.to_string().len();
+                assert_eq!(
+                    short_integer(text[..8].try_into().unwrap()),
+                    Some((value, digits)),
+                    "{value}{end}"
+                );
+            }
+        }
+        for none in [b"12345678", b"01,23456", b"-1,23456", b"x1234567", b" 1,23456", b"\xff1234567"] {
+            assert_eq!(short_integer(*none), None);
+        }
+        assert_eq!(short_integer(*b"0,123456"), Some((0, 1)));
+    }
 
     fn fields(row: &Row) -> impl PartialEq + std::fmt::Debug {
         let lengths = (row.input_length, row.output_length);
