@@ -44,6 +44,11 @@ impl Decoders {
         self.calendar.take(pass, into);
     }
 
+    /// Takes the next member whose second token came with the passes completed: the pass, its slot and serial.
+    pub(crate) fn next_second(&mut self) -> Option<(u64, u32, u32)> {
+        self.seconds.pop_front_if(|&mut (pass, ..)| pass <= self.completed)
+    }
+
     /// All members are scheduled for `passes` passes more.
     pub(crate) fn advance(&mut self, passes: u64) {
         self.members.grow_by(passes);

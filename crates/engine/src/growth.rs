@@ -84,4 +84,32 @@ impl Growth {
     pub(crate) fn starting(&self, pass: u64) -> &[Member] {
         self.lists.get(self.index(pass)).map_or(&[], Vec::as_slice)
     }
+
+    /// Of the `most` passes from `next` on, how many begin before anybody starts a block, or fills one in the pass
+    /// before that, if `fills_before` says so.
+    pub(crate) fn passes_without(&self, next: u64, most: u64, fills_before: bool) -> u64 {
+        let starts = |pass| !self.starting(pass).is_empty();
+        let grows = |pass: &u64| starts(*pass) || (fills_before && starts(*pass + 1));
+        (next..next + most.min(self.block_size)).position(|pass| grows(&pass)).map_or(most, |n| n as u64)
+    }
+
+    /// Of the `most` passes from `next` on, in how many `free` blocks certainly suffice for `members` members.
+    pub(crate) fn passes_with(&self, free: u32, members: u64, next: u64, most: u64) -> u64 {
+        // Over as many passes as a block has tokens, each member starts one block.
+        let mut left = u64::from(free);
+        let rounds = left / members;
+        if rounds > 0 {
+            return most.min(rounds.saturating_mul(self.block_size));
+        }
+        let mut passes = 0;
+        while passes < most {
+            let starting = self.starting(next + passes).len() as u64;
+            if starting > left {
+                break;
+            }
+            left -= starting;
+            passes += 1;
+        }
+        passes
+    }
 }

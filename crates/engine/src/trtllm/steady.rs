@@ -37,26 +37,12 @@ impl Rank {
     /// Of the next `most` passes of the decode set, how many certainly find the blocks that they need, and
     /// do nothing that somebody has to see.
     fn passes_with_blocks(&self, most: u64) -> u64 {
-        let size = self.growth.block_size;
         let next = self.decoders.next_pass();
-        let starting = |pass| self.growth.starting(pass).len() as u64;
         // Events are told with their pass. And prompts that wait are looked at again when blocks are taken.
         if self.tree.events_on() || !self.contexts.is_empty() {
-            let grows = |pass: &u64| starting(*pass) > 0;
-            return (next..next + most.min(size)).position(|pass| grows(&pass)).map_or(most, |n| n as u64);
+            return self.growth.passes_without(next, most, false);
         }
-        // Over as many passes as a block has tokens, each member starts one block.
-        let free = u64::from(self.tree.free());
-        let rounds = free / self.decoders.members.count;
-        if rounds > 0 {
-            return most.min(rounds.saturating_mul(size));
-        }
-        let (mut left, mut passes) = (free, 0);
-        while passes < most && starting(next + passes) <= left {
-            left -= starting(next + passes);
-            passes += 1;
-        }
-        passes
+        self.growth.passes_with(self.tree.free(), self.decoders.members.count, next, most)
     }
 
     /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls

@@ -43,12 +43,7 @@ impl Rank {
 
     /// Members of the decode set whose second token just came.
     fn collect_seconds(&mut self) {
-        let completed = self.decoders.completed;
-        while let Some(&(number, slot, serial)) = self.decoders.seconds.front() {
-            if number > completed {
-                break;
-            }
-            self.decoders.seconds.pop_front();
+        while let Some((number, slot, serial)) = self.decoders.next_second() {
             // It may have left the set since, got its second token by name, and joined again.
             let s = &self.sequences[slot as usize];
             let member = s.state == State::Attached && s.serial == serial && s.joined + 1 == number;

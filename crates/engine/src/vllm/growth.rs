@@ -59,29 +59,14 @@ impl Rank {
     /// Of the next `most` passes of the decode set, how many certainly find the blocks that they need, and
     /// do nothing that somebody has to see.
     pub(super) fn passes_with_blocks(&self, most: u64) -> u64 {
-        let size = self.growth.block_size;
         let next = self.decoders.next_pass();
-        let starting = |pass| self.growth.starting(pass).len() as u64;
         // Events are told with their pass. And who waits for blocks might find a prefix that fills now.
         let quiet = self.pool.events_on()
             || (self.growth.shared > 0 && self.pool.caching() && self.waiting.len() > 0);
         if quiet {
-            let fills_before = self.fills_before();
-            let grows = |pass: &u64| starting(*pass) > 0 || (fills_before && starting(*pass + 1) > 0);
-            return (next..next + most.min(size)).position(|pass| grows(&pass)).map_or(most, |n| n as u64);
+            return self.growth.passes_without(next, most, self.fills_before());
         }
-        // Over as many passes as a block has tokens, each member starts one block.
-        let free = u64::from(self.pool.free());
-        let rounds = free / self.decoders.members.count;
-        if rounds > 0 {
-            return most.min(rounds.saturating_mul(size));
-        }
-        let (mut left, mut passes) = (free, 0);
-        while passes < most && starting(next + passes) <= left {
-            left -= starting(next + passes);
-            passes += 1;
-        }
-        passes
+        self.growth.passes_with(self.pool.free(), self.decoders.members.count, next, most)
     }
 
     /// What [`grow`](Self::grow) does in each of the next `passes` passes, of which the pool has the blocks.
