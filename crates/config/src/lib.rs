@@ -10,6 +10,7 @@ mod engine_names;
 mod error;
 mod experiment;
 mod overrides;
+mod profile_file;
 mod refused;
 mod resolve;
 mod tree;

@@ -139,12 +139,7 @@ const VALUES: &[(&str, &str, &str)] = &[
     (
         "engine.workers.aggregated.timing.type",
         r#""default""#,
-        "calibrated timing is not supported yet; fixed, linear and polynomial are",
-    ),
-    (
-        "engine.workers.aggregated.timing.type",
-        r#""profile""#,
-        "timing from a profile grid is not supported yet; fixed, linear and polynomial are",
+        "calibrated timing is not supported yet; fixed, linear, polynomial and profile are",
     ),
     ("engine.workers.aggregated.timing.speedup_ratio", "0", ZERO_SPEEDUP),
     ("engine.workers.aggregated.timing.speedup_ratio", "0.0", ZERO_SPEEDUP),

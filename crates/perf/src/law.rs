@@ -1,10 +1,12 @@
-//! The laws of pass time: fixed, linear and polynomial, each giving milliseconds before speedup.
+//! The laws of pass time: fixed, linear, polynomial and measured, each giving milliseconds before speedup.
 //!
 //! Every formula is evaluated in f64 from left to right exactly as its documentation writes it, so
 //! that the same inputs give the same nanosecond on every machine. How the terms of one pass are put
 //! together and rounded is not known here (see `model`).
 
-use crate::PerfError;
+use crate::model::Outside;
+use crate::{PerfError, Profile};
+use std::sync::Arc;
 use windtunnel_engine::{DecodeSet, Shape};
 
 /// A constant for prefill work and one for decode work.
@@ -48,7 +50,7 @@ pub struct Polynomial {
 }
 
 /// One of the laws.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Law {
     /// Constants.
     Fixed(Fixed),
@@ -56,6 +58,9 @@ pub enum Law {
     Linear(Linear),
     /// Fitted polynomials.
     Polynomial(Polynomial),
+    /// Measured on a grid. Prefill by n new tokens, counted as in the polynomial; decode by Σ context, and
+    /// ⌊Σ context / sequences⌋.
+    Profile(Arc<Profile>),
 }
 
 impl Law {
@@ -65,6 +70,7 @@ impl Law {
             Law::Fixed(_) => "fixed",
             Law::Linear(_) => "linear",
             Law::Polynomial(_) => "polynomial",
+            Law::Profile(_) => "profile",
         }
     }
 
@@ -84,6 +90,7 @@ impl Law {
                 }
                 &[]
             }
+            Law::Profile(_) => &[],
         };
         for &(field, value) in coefficients {
             if !(value.is_finite() && value >= 0.0) {
@@ -94,7 +101,7 @@ impl Law {
     }
 
     /// The prefill term, 0 when the pass computes no prefill token.
-    pub(crate) fn prefill_ms(&self, shape: &Shape) -> f64 {
+    pub(crate) fn prefill_ms(&self, shape: &Shape, outside: &Outside) -> f64 {
         let work = PrefillWork::of(shape);
         if work.new == 0 {
             return 0.0;
@@ -103,27 +110,35 @@ impl Law {
             Law::Fixed(fixed) => fixed.prefill_ms,
             Law::Linear(linear) => linear.ms(work.new, work.new_times_context, work.chunks, 0),
             Law::Polynomial(_) => {
-                let mean_length = (work.before + work.new) / work.chunks;
-                let mean_before = work.before / work.chunks;
-                let n = (work.chunks * (mean_length - mean_before)) as f64;
+                let n = work.by_means() as f64;
                 if n == 0.0 { 0.0 } else { 4.209989e-7 * n * n + 1.518344e-2 * n + 16.50142 }
+            }
+            Law::Profile(profile) => {
+                let n = work.by_means();
+                if n == 0 {
+                    return 0.0;
+                }
+                let (ms, inside) = profile.prefill_ms(n as f64);
+                outside.note(inside, Outside::PREFILL);
+                ms
             }
         }
     }
 
-    /// The decode term, 0 when nothing decodes.
     /// The decode term stays what it is while these contexts grow.
     pub(crate) fn ignores_growth(&self, decode: &DecodeSet) -> bool {
         match self {
             Law::Fixed(_) => true,
             Law::Linear(linear) => linear.per_context_token_ms == 0.0,
+            Law::Profile(_) => false,
             // The share of the capacity ends at 1.
             Law::Polynomial(polynomial) => decode.sum_context >= polynomial.capacity_tokens,
         }
     }
 
+    /// The decode term, 0 when nothing decodes.
     #[inline]
-    pub(crate) fn decode_ms(&self, decode: &DecodeSet) -> f64 {
+    pub(crate) fn decode_ms(&self, decode: &DecodeSet, outside: &Outside) -> f64 {
         if decode.count == 0 {
             return 0.0;
         }
@@ -133,6 +148,12 @@ impl Law {
             Law::Polynomial(polynomial) => {
                 let x = (signed(decode.sum_context) / polynomial.capacity_tokens as f64).min(1.0);
                 (-25.74 * x * x + 54.01 * x + 5.74).max(1.0)
+            }
+            Law::Profile(profile) => {
+                let mean = decode.sum_context / decode.count;
+                let (ms, inside) = profile.decode_ms(signed(decode.sum_context), signed(mean));
+                outside.note(inside, Outside::DECODE);
+                ms
             }
         }
     }
@@ -179,6 +200,11 @@ struct PrefillWork {
 }
 
 impl PrefillWork {
+    /// The new tokens as AISimulate counts them: chunks times the difference of the whole means.
+    fn by_means(&self) -> u64 {
+        self.chunks * ((self.before + self.new) / self.chunks - self.before / self.chunks)
+    }
+
     fn of(shape: &Shape) -> PrefillWork {
         let mut work = PrefillWork { chunks: 0, new: 0, before: 0, new_times_context: 0 };
         for chunk in shape.prefill {

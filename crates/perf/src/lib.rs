@@ -5,9 +5,11 @@
 
 mod law;
 mod model;
+mod profile;
 
 pub use law::{Fixed, Law, Linear, Polynomial};
-pub use model::{Composition, Speedup, TimingModel};
+pub use model::{Composition, Outside, Speedup, TimingModel};
+pub use profile::Profile;
 
 use thiserror::Error;
 

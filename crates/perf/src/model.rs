@@ -5,6 +5,7 @@
 
 use crate::PerfError;
 use crate::law::Law;
+use std::sync::atomic::{AtomicU8, Ordering};
 use windtunnel_engine::{DecodeSet, Nanos, Shape};
 
 /// How the prefill and the decode part of one pass are put together.
@@ -41,13 +42,53 @@ impl Speedup {
     pub const NONE: Speedup = Speedup { ratio: 1.0, decode_ratio: 1.0 };
 }
 
+/// Whether passes lay outside of what was measured. A copy of a model begins anew.
+#[derive(Debug, Default)]
+pub struct Outside(AtomicU8);
+
+impl Outside {
+    pub(crate) const PREFILL: u8 = 1;
+    pub(crate) const DECODE: u8 = 2;
+
+    #[inline]
+    pub(crate) fn note(&self, inside: bool, part: u8) {
+        if !inside && self.0.load(Ordering::Relaxed) & part == 0 {
+            self.0.fetch_or(part, Ordering::Relaxed);
+        }
+    }
+
+    /// Prefills did.
+    pub fn prefill(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::PREFILL != 0
+    }
+
+    /// Decodes did.
+    pub fn decode(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::DECODE != 0
+    }
+}
+
+impl Clone for Outside {
+    fn clone(&self) -> Self {
+        Outside::default()
+    }
+}
+
+/// Not a property of a model.
+impl PartialEq for Outside {
+    fn eq(&self, _: &Outside) -> bool {
+        true
+    }
+}
+
 /// Shape → duration.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TimingModel {
     law: Law,
     composition: Composition,
     prefill_divisor: f64,
     decode_divisor: f64,
+    outside: Outside,
 }
 
 impl TimingModel {
@@ -72,7 +113,7 @@ impl TimingModel {
         }
         let composition = composition.unwrap_or(match law {
             Law::Linear(_) => Composition::Mixed,
-            Law::Fixed(_) | Law::Polynomial(_) => Composition::Sum,
+            Law::Fixed(_) | Law::Polynomial(_) | Law::Profile(_) => Composition::Sum,
         });
         if composition == Composition::Mixed {
             if !matches!(law, Law::Linear(_)) {
@@ -87,7 +128,13 @@ impl TimingModel {
                 ));
             }
         }
-        Ok(TimingModel { law, composition, prefill_divisor: speedup.ratio, decode_divisor })
+        Ok(TimingModel {
+            law,
+            composition,
+            prefill_divisor: speedup.ratio,
+            decode_divisor,
+            outside: Outside::default(),
+        })
     }
 
     /// How long a pass of this shape takes: round half away from zero (ms × 10⁶) of each term. A pass
@@ -100,15 +147,20 @@ impl TimingModel {
         let prefill = if shape.prefill.is_empty() {
             Nanos::ZERO
         } else {
-            whole_nanos(divided(self.law.prefill_ms(shape), self.prefill_divisor))
+            whole_nanos(divided(self.law.prefill_ms(shape, &self.outside), self.prefill_divisor))
         };
-        prefill + whole_nanos(divided(self.law.decode_ms(&shape.decode), self.decode_divisor))
+        prefill + whole_nanos(divided(self.law.decode_ms(&shape.decode, &self.outside), self.decode_divisor))
     }
 
     /// How long a pass of these decodes and nothing else takes, if it takes as long while their contexts grow.
     pub fn steady_duration(&self, decode: DecodeSet) -> Option<Nanos> {
         let shape = Shape { prefill: &[], decode };
         self.law.ignores_growth(&decode).then(|| self.pass_duration(&shape))
+    }
+
+    /// Which of the passes asked for lay outside of what was measured.
+    pub fn outside(&self) -> &Outside {
+        &self.outside
     }
 
     /// The law.

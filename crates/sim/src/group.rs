@@ -109,7 +109,7 @@ impl<L: Lanes> Group<L> {
         Ok(Group {
             worker,
             lanes: L::make(first, ranks, lane)?,
-            timing: deployment.timing,
+            timing: deployment.timing.clone(),
             depth,
             now: Nanos::ZERO,
             due: None,
@@ -464,6 +464,11 @@ impl<L: Lanes> Group<L> {
     /// What the engine would have died of on one of the ranks, if on any: the rank, and its words.
     pub(crate) fn fault(&self) -> Option<(u32, &'static str)> {
         self.lanes.as_ref().iter().find_map(|lane| lane.rank.fault().map(|words| (lane.row.rank, words)))
+    }
+
+    /// Whether prefills, and decodes, lay outside of what their timing was measured for.
+    pub(crate) fn outside_of_profile(&self) -> [bool; 2] {
+        [self.timing.outside().prefill(), self.timing.outside().decode()]
     }
 
     /// The duration of a pass that would end beyond all time, if there is one.

@@ -436,7 +436,17 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             },
             percentiles,
         };
-        Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end)
+        let outside = self.groups.iter().map(Group::outside_of_profile);
+        let [prefill, decode] = outside.fold([false; 2], |[p, d], [more_p, more_d]| [p | more_p, d | more_d]);
+        let mut report = Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end);
+        for (passes, left) in [("prefills", prefill), ("decodes", decode)] {
+            if left {
+                report.notes.push(format!(
+                    "some {passes} lie outside of the profile that timing goes by, where its lines were extended"
+                ));
+            }
+        }
+        report
     }
 }
 

@@ -452,6 +452,10 @@ pub(crate) struct Timing {
     /// Coefficients. Linear only, and needed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub linear: Option<LinearTiming>,
+    /// The file of the profile, looked for beside the configuration file, then in the working directory: .npz or
+    /// .json. Profile only, and needed there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
     /// How the prefill and decode parts of a pass are put together: mixed for linear timing under native
     /// semantics, else sum.
     #[serde(default)]
@@ -480,6 +484,8 @@ pub(crate) enum TimingType {
     Linear,
     /// The polynomials of AISimulate, over the fill of the KV cache.
     Polynomial,
+    /// Measured on a grid, as Dynamo's profiler writes it.
+    Profile,
 }
 
 /// How the parts of a pass are put together.

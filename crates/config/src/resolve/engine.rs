@@ -9,6 +9,7 @@ use crate::document::{
 };
 use crate::experiment::{Deployment, Parallelism, Placement, Semantics};
 use std::num::NonZeroU32;
+use std::path::Path;
 use windtunnel_engine::{ConfigError, RankConfig};
 use windtunnel_router::Policy as RouterPolicy;
 
@@ -27,6 +28,7 @@ const MOST_RANKS: u64 = 100_000;
 /// Makes the deployment and fills in the defaults that depend on other keys.
 pub(super) fn deployment(
     keys: &mut Engine,
+    folder: &Path,
     router: RouterPolicy,
     findings: &mut Findings,
 ) -> Option<Deployment> {
@@ -45,7 +47,7 @@ pub(super) fn deployment(
     let group = group(keys.backend, &mut keys.workers.aggregated, semantics, findings);
     let worker = &mut keys.workers.aggregated;
     let capacity_tokens = u64::from(worker.kv_cache.capacity.blocks) * u64::from(block_size);
-    let timing = timing(&mut worker.timing, capacity_tokens, semantics, findings);
+    let timing = timing(&mut worker.timing, folder, capacity_tokens, semantics, findings);
     let startup = findings.time(&format!("{WORKER}.startup_seconds"), worker.startup_seconds * 1e3);
     let spread = &worker.parallelism;
     let all_ranks = u64::from(spread.replicas) * u64::from(spread.attention_data);

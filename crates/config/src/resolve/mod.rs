@@ -18,7 +18,7 @@ use crate::document::{Document, RouterPolicy, Sla as SlaKeys};
 use crate::error::Problem;
 use crate::experiment::{Experiment, Sla};
 use crate::tree::Node;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use windtunnel_engine::Nanos;
 use windtunnel_router::Policy;
 
@@ -34,7 +34,7 @@ pub(crate) fn resolve(
     let router = match document.router.policy {
         RouterPolicy::RoundRobin => Policy::RoundRobin,
     };
-    let deployment = engine::deployment(&mut document.engine, router, &mut findings);
+    let deployment = engine::deployment(&mut document.engine, folder, router, &mut findings);
     let sla = sla(&document.evaluation.sla, &mut findings);
     let effective = match serde_json::to_value(&document) {
         Ok(effective) => effective,
@@ -106,4 +106,25 @@ fn sla(keys: &SlaKeys, findings: &mut Findings) -> Option<Sla> {
         e2e: time("e2e_ms", keys.e2e_ms),
     };
     (sla != Sla::default()).then_some(sla)
+}
+
+/// The file `name` of the key `at`: beside the configuration file, or else in the working directory.
+fn existing_file(at: &str, name: &str, folder: &Path, findings: &mut Findings) -> Option<PathBuf> {
+    let beside = folder.join(name);
+    let here = PathBuf::from(name);
+    // A pipe or a device is as good as a file: what stands there is asked once, when it is opened.
+    let there = [beside.clone(), here].into_iter().filter(|path| path.exists());
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = there.partition(|path| path.is_dir());
+    let found = files.into_iter().next();
+    if found.is_none() && !folders.is_empty() {
+        findings.problem(at, format!("got \"{name}\"; a folder, a file is needed"));
+    } else if found.is_none() {
+        let looked = if Path::new(name).is_absolute() {
+            String::new()
+        } else {
+            format!(", neither as {} nor in the working directory", beside.display())
+        };
+        findings.problem(at, format!("got \"{name}\"; there is no such file{looked}"));
+    }
+    found
 }

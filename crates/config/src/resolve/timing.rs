@@ -1,10 +1,13 @@
 //! `engine.workers.<role>.timing`: the law of pass time, how the parts of a pass are put together, and
 //! what must fit what.
 
-use super::Findings;
 use super::engine::TIMING;
+use super::{Findings, existing_file};
 use crate::document::{Composition as CompositionKey, Timing, TimingType};
 use crate::experiment::Semantics;
+use crate::profile_file;
+use std::path::Path;
+use std::sync::Arc;
 use windtunnel_engine::Nanos;
 use windtunnel_perf::{Composition, Fixed, Law, Linear, PerfError, Polynomial, Speedup, TimingModel};
 
@@ -12,11 +15,12 @@ use windtunnel_perf::{Composition, Fixed, Law, Linear, PerfError, Polynomial, Sp
 /// holds.
 pub(super) fn timing(
     keys: &mut Timing,
+    folder: &Path,
     capacity_tokens: u64,
     semantics: Semantics,
     findings: &mut Findings,
 ) -> Option<TimingModel> {
-    let law = law(keys, capacity_tokens, findings);
+    let law = law(keys, folder, capacity_tokens, findings);
     let composition = match (keys.composition, semantics) {
         (Some(CompositionKey::Mixed), Semantics::Aisimulate013) => {
             let message = "got \"mixed\"; engine.semantics aisimulate_0_13 adds the parts: allowed is sum";
@@ -72,13 +76,14 @@ fn check_fixed(fixed: &Fixed, speedup: Speedup, findings: &mut Findings) -> Opti
     None
 }
 
-fn law(keys: &Timing, capacity_tokens: u64, findings: &mut Findings) -> Option<Law> {
+fn law(keys: &Timing, folder: &Path, capacity_tokens: u64, findings: &mut Findings) -> Option<Law> {
     let fixed = keys.kind == TimingType::Fixed;
     let linear = keys.kind == TimingType::Linear;
     let here = match keys.kind {
         TimingType::Fixed => "timing.type fixed",
         TimingType::Linear => "timing.type linear",
         TimingType::Polynomial => "timing.type polynomial",
+        TimingType::Profile => "timing.type profile",
     };
     for (key, given) in [("prefill_ms", keys.prefill_ms.is_some()), ("decode_ms", keys.decode_ms.is_some())] {
         let path = format!("{TIMING}.{key}");
@@ -93,6 +98,12 @@ fn law(keys: &Timing, capacity_tokens: u64, findings: &mut Findings) -> Option<L
         let message = "missing; timing.type linear needs a mapping with base_ms, per_new_token_ms, …";
         findings.problem(&format!("{TIMING}.linear"), message);
     }
+    let profile = keys.kind == TimingType::Profile;
+    let path = format!("{TIMING}.path");
+    findings.foreign(&path, keys.path.is_some() && !profile, "timing.type profile", here);
+    if profile && keys.path.is_none() {
+        findings.problem(&path, "missing; timing.type profile needs a .npz or .json file");
+    }
     Some(match keys.kind {
         TimingType::Fixed => Law::Fixed(Fixed { prefill_ms: keys.prefill_ms?, decode_ms: keys.decode_ms? }),
         TimingType::Linear => {
@@ -106,5 +117,16 @@ fn law(keys: &Timing, capacity_tokens: u64, findings: &mut Findings) -> Option<L
             })
         }
         TimingType::Polynomial => Law::Polynomial(Polynomial { capacity_tokens }),
+        TimingType::Profile => {
+            let name = keys.path.as_ref()?;
+            let file = existing_file(&path, name, folder, findings)?;
+            match profile_file::read(&file) {
+                Ok(profile) => Law::Profile(Arc::new(profile)),
+                Err(problem) => {
+                    findings.problem(&path, format!("got \"{name}\"; {problem}"));
+                    return None;
+                }
+            }
+        }
     })
 }

@@ -1,6 +1,6 @@
 //! `traffic`: source, load and stop, which must fit each other.
 
-use super::Findings;
+use super::{Findings, existing_file};
 use crate::document::{LoadType, SourceType, TraceFormat, Traffic};
 use crate::experiment::{Pace, Workload};
 use std::num::NonZeroU32;
@@ -200,23 +200,7 @@ fn trace_file(paths: Option<&[String]>, folder: &Path, findings: &mut Findings) 
             return None;
         }
     };
-    let beside = folder.join(name);
-    let here = PathBuf::from(name);
-    // A pipe or a device is as good as a file: what stands there is asked once, when it is opened.
-    let there = [beside.clone(), here].into_iter().filter(|path| path.exists());
-    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = there.partition(|path| path.is_dir());
-    let found = files.into_iter().next();
-    if found.is_none() && !folders.is_empty() {
-        findings.problem(&at, format!("got \"{name}\"; a folder, a file is needed"));
-    } else if found.is_none() {
-        let looked = if Path::new(name).is_absolute() {
-            String::new()
-        } else {
-            format!(", neither as {} nor in the working directory", beside.display())
-        };
-        findings.problem(&at, format!("got \"{name}\"; there is no such file{looked}"));
-    }
-    found
+    existing_file(&at, name, folder, findings)
 }
 
 fn concurrency(keys: &Traffic) -> Option<Pace> {
