@@ -91,6 +91,7 @@ enum Source {
     },
     /// `made` grows as blocks fill.
     Tokens {
+        scope: u64,
         prompt: Box<[u32]>,
         made: Vec<BlockKey>,
     },
@@ -107,7 +108,8 @@ impl Keys {
             Content::Prefixes { ids, id_tokens } => {
                 Source::Prefixes { ids, grid: Grid::new(id_tokens, block_size) }
             }
-            Content::Tokens(prompt) => Source::Tokens { prompt, made: Vec::new() },
+            Content::Tokens(prompt) => Source::Tokens { scope: 0, prompt, made: Vec::new() },
+            Content::Scoped { scope, tokens } => Source::Tokens { scope, prompt: tokens, made: Vec::new() },
         };
         let first_private = match source {
             Source::Private => 0,
@@ -159,11 +161,11 @@ impl Keys {
                     }
                 }
             }
-            Source::Tokens { prompt, made } => {
+            Source::Tokens { scope, prompt, made } => {
                 let end = if output.is_some() { blocks.end } else { shared_end };
                 while next < end {
                     while made.len() <= next as usize {
-                        let key = hash_block(prompt, output, made, self.block_size);
+                        let key = hash_block(*scope, prompt, output, made, self.block_size);
                         made.push(key);
                     }
                     let first = made[next as usize];
@@ -230,13 +232,19 @@ impl Grid {
     }
 }
 
-/// The key of the block after `made`, from its parent's key and its own tokens.
-fn hash_block(prompt: &[u32], output: Option<&[u32]>, made: &[BlockKey], block_size: u32) -> BlockKey {
+/// The key of the block after `made`, from its parent's key, or else the scope, and its own tokens.
+fn hash_block(
+    scope: u64,
+    prompt: &[u32],
+    output: Option<&[u32]>,
+    made: &[BlockKey],
+    block_size: u32,
+) -> BlockKey {
     let start = made.len() * block_size as usize;
     let tokens = prompt.iter().chain(output.unwrap_or_default()).skip(start).take(block_size as usize);
     let mut bytes = [0u8; 256];
     let mut filled = 0;
-    let mut hash = made.last().map_or(0, |parent| parent.0);
+    let mut hash = made.last().map_or(scope, |parent| parent.0);
     for token in tokens {
         bytes[filled..filled + 4].copy_from_slice(&token.to_le_bytes());
         filled += 4;
@@ -315,6 +323,21 @@ mod tests {
         }
         let mut other = Keys::new(&mut request(10, Content::Tokens(vec![9; 10].into())), 4, &mut 0);
         assert_ne!(other.get(1, None), long.get(1, None));
+    }
+
+    #[test]
+    fn scopes_part_equal_tokens() {
+        let prompt: Box<[u32]> = (0..12).collect();
+        let keys = |content| Keys::new(&mut request(12, content), 4, &mut 0);
+        let mut plain = keys(Content::Tokens(prompt.clone()));
+        let mut one = keys(Content::Scoped { scope: 1, tokens: prompt.clone() });
+        let mut again = keys(Content::Scoped { scope: 1, tokens: prompt.clone() });
+        let mut two = keys(Content::Scoped { scope: 2, tokens: prompt });
+        for block in 0..3 {
+            let all = [plain.get(block, None), one.get(block, None), two.get(block, None)];
+            assert_eq!(all[1], again.get(block, None));
+            assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
+        }
     }
 
     #[test]

@@ -26,6 +26,14 @@ pub enum Content {
     },
     /// The tokens themselves, one for each prompt position.
     Tokens(Box<[u32]>),
+    /// The same inside a scope, which is what a LoRA adapter or a cache salt makes: equal tokens of different
+    /// scopes, or of none, share nothing.
+    Scoped {
+        /// Names the scope; a hash of what makes it. Not 0.
+        scope: u64,
+        /// One for each prompt position.
+        tokens: Box<[u32]>,
+    },
 }
 
 /// What a request will generate. A plan of the request, so that no draw depends on when or where

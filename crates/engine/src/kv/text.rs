@@ -4,12 +4,14 @@
 //! pages of one token cost nothing.
 
 use crate::request::{Content, Request};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The content of one request, shared by everything that holds a piece of it.
 #[derive(Debug)]
 pub(crate) struct Text {
     prompt: Prompt,
+    /// Tokens mean the same in texts of one scope only; 0 is none.
+    scope: u64,
     prompt_len: u32,
     /// Output tokens, where others may say them too.
     output: Option<Box<[u32]>>,
@@ -52,12 +54,13 @@ impl Symbol {
 impl Text {
     /// Takes the content of `request`. `own` is a number that no other text of the rank has.
     pub(crate) fn new(request: &mut Request, own: u64) -> Text {
-        let prompt = match std::mem::replace(&mut request.content, Content::Private) {
-            Content::Private => Prompt::Own,
-            Content::Prefixes { ids, id_tokens } => Prompt::Prefixes { ids, id_tokens },
-            Content::Tokens(tokens) => Prompt::Tokens(tokens),
+        let (prompt, scope) = match std::mem::replace(&mut request.content, Content::Private) {
+            Content::Private => (Prompt::Own, 0),
+            Content::Prefixes { ids, id_tokens } => (Prompt::Prefixes { ids, id_tokens }, 0),
+            Content::Tokens(tokens) => (Prompt::Tokens(tokens), 0),
+            Content::Scoped { scope, tokens } => (Prompt::Tokens(tokens), scope),
         };
-        Text { prompt, prompt_len: request.prompt_tokens, output: request.output.tokens.take(), own }
+        Text { prompt, scope, prompt_len: request.prompt_tokens, output: request.output.tokens.take(), own }
     }
 
     /// Output tokens that have an identity.
@@ -88,6 +91,9 @@ impl Text {
     pub(crate) fn common(&self, other: &Text, from: u32, to: u32) -> u32 {
         if std::ptr::eq(self, other) {
             return to;
+        }
+        if self.scope != other.scope {
+            return from;
         }
         let mut at = from;
         while at < to {
@@ -125,24 +131,26 @@ impl Text {
             return match first {
                 Piece::Own(own) => Symbol::new(0, own),
                 Piece::Prefixes(ids, size) => Symbol::new(1, ids[((to - 1) / size) as usize]),
-                Piece::Tokens(tokens) if to - from == 1 => Symbol::new(2, u64::from(tokens[0])),
-                Piece::Tokens(tokens) => hashed(tokens[..(to - from) as usize].iter()),
+                Piece::Tokens(tokens) if to - from == 1 && self.scope == 0 => {
+                    Symbol::new(2, u64::from(tokens[0]))
+                }
+                Piece::Tokens(tokens) => self.hashed(tokens[..(to - from) as usize].iter()),
             };
         }
         // Two forms in one page: of tokens, or else with something of the request's own in it.
         match (first, self.piece(end)) {
             (Piece::Tokens(a), (Piece::Tokens(b), second_end)) if second_end >= to => {
                 let tokens = a[..(end - from) as usize].iter();
-                hashed(tokens.chain(&b[..(to - end) as usize]))
+                self.hashed(tokens.chain(&b[..(to - end) as usize]))
             }
             _ => Symbol::new(0, self.own),
         }
     }
-}
 
-fn hashed<'a>(tokens: impl Iterator<Item = &'a u32>) -> Symbol {
-    let bytes: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()).collect();
-    Symbol::new(3, xxh3_64(&bytes))
+    fn hashed<'a>(&self, tokens: impl Iterator<Item = &'a u32>) -> Symbol {
+        let bytes: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()).collect();
+        Symbol::new(3, xxh3_64_with_seed(&bytes, self.scope))
+    }
 }
 
 #[cfg(test)]
@@ -180,6 +188,17 @@ mod tests {
         assert_eq!(a.symbol(2, 4), b.symbol(2, 4));
         assert_ne!(a.symbol(2, 6), b.symbol(2, 6));
         assert_eq!(a.symbol(3, 4), b.symbol(3, 4));
+    }
+
+    #[test]
+    fn scopes_part_equal_tokens() {
+        let scoped = |own, scope| text(own, 4, Content::Scoped { scope, tokens: [1, 2, 3, 4].into() }, None);
+        let (a, b, c, plain) = (scoped(0, 7), scoped(1, 7), scoped(2, 8), tokens(3, &[1, 2, 3, 4], &[]));
+        assert_eq!((a.common(&b, 0, 4), a.common(&c, 0, 4), a.common(&plain, 0, 4)), (4, 0, 0));
+        for to in [1, 4] {
+            assert_eq!(a.symbol(0, to), b.symbol(0, to));
+            assert!(a.symbol(0, to) != c.symbol(0, to) && a.symbol(0, to) != plain.symbol(0, to));
+        }
     }
 
     #[test]
