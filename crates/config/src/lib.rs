@@ -13,12 +13,14 @@ mod overrides;
 mod profile_file;
 mod refused;
 mod resolve;
+mod table_file;
 mod tree;
 mod yaml;
 
 pub use error::{ConfigError, Place, Problem};
 pub use experiment::{Deployment, Experiment, Pace, Parallelism, Placement, Semantics, Sla, Workload};
 pub use resolve::NO_CONTEXT_LIMIT;
+pub use table_file::TableFile;
 
 use std::fs::File;
 use std::io::Read;

@@ -1,6 +1,7 @@
 //! The file of a profile: what Dynamo's profiler saves (numpy's .npz), or the same keys as JSON.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::Path;
@@ -26,7 +27,7 @@ pub(crate) fn read(path: &Path) -> Result<Profile, String> {
     let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     let arrays = match ending {
-        "json" => from_json(file)?,
+        "json" => read_json(file, "profile")?,
         "npz" => from_npz(file)?,
         _ => return Err("a profile is a .npz or a .json file".into()),
     };
@@ -40,13 +41,14 @@ pub(crate) fn read(path: &Path) -> Result<Profile, String> {
     .map_err(|error| error.to_string())
 }
 
-fn from_json(file: impl Read) -> Result<Arrays, String> {
+/// Reads the one value of a JSON file that is called `what`.
+pub(crate) fn read_json<T: DeserializeOwned>(file: impl Read, what: &str) -> Result<T, String> {
     let mut text = String::new();
     file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(|error| format!("cannot be read: {error}"))?;
     if text.len() as u64 > MAX_BYTES {
         return Err(too_long());
     }
-    serde_json::from_str(&text).map_err(|error| format!("not a profile: {error}"))
+    serde_json::from_str(&text).map_err(|error| format!("not a {what}: {error}"))
 }
 
 fn too_long() -> String {

@@ -139,7 +139,7 @@ const VALUES: &[(&str, &str, &str)] = &[
     (
         "engine.workers.aggregated.timing.type",
         r#""default""#,
-        "calibrated timing is not supported yet; fixed, linear, polynomial and profile are",
+        "calibrated timing is not supported yet; fixed, linear, polynomial, profile and table are",
     ),
     ("engine.workers.aggregated.timing.speedup_ratio", "0", ZERO_SPEEDUP),
     ("engine.workers.aggregated.timing.speedup_ratio", "0.0", ZERO_SPEEDUP),

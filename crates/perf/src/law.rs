@@ -5,7 +5,7 @@
 //! together and rounded is not known here (see `model`).
 
 use crate::model::Outside;
-use crate::{PerfError, Profile};
+use crate::{PerfError, Profile, Table};
 use std::sync::Arc;
 use windtunnel_engine::{DecodeSet, Shape};
 
@@ -61,6 +61,8 @@ pub enum Law {
     /// Measured on a grid. Prefill by n new tokens, counted as in the polynomial; decode by Σ context, and
     /// ⌊Σ context / sequences⌋.
     Profile(Arc<Profile>),
+    /// Measured by the number of tokens, with what attention adds.
+    Table(Arc<Table>),
 }
 
 impl Law {
@@ -71,6 +73,7 @@ impl Law {
             Law::Linear(_) => "linear",
             Law::Polynomial(_) => "polynomial",
             Law::Profile(_) => "profile",
+            Law::Table(_) => "table",
         }
     }
 
@@ -90,7 +93,7 @@ impl Law {
                 }
                 &[]
             }
-            Law::Profile(_) => &[],
+            Law::Profile(_) | Law::Table(_) => &[],
         };
         for &(field, value) in coefficients {
             if !(value.is_finite() && value >= 0.0) {
@@ -102,19 +105,24 @@ impl Law {
 
     /// The prefill term, 0 when the pass computes no prefill token.
     pub(crate) fn prefill_ms(&self, shape: &Shape, outside: &Outside) -> f64 {
-        let work = PrefillWork::of(shape);
-        if work.new == 0 {
+        let prefill = PrefillWork::of(shape);
+        if prefill.new == 0 {
             return 0.0;
         }
         match self {
             Law::Fixed(fixed) => fixed.prefill_ms,
-            Law::Linear(linear) => linear.ms(work.new, work.new_times_context, work.chunks, 0),
+            Law::Linear(linear) => linear.ms(&prefill.work()),
+            Law::Table(table) => {
+                let (ms, inside) = table.ms(&prefill.work());
+                outside.note(inside, Outside::PREFILL);
+                ms
+            }
             Law::Polynomial(_) => {
-                let n = work.by_means() as f64;
+                let n = prefill.by_means() as f64;
                 if n == 0.0 { 0.0 } else { 4.209989e-7 * n * n + 1.518344e-2 * n + 16.50142 }
             }
             Law::Profile(profile) => {
-                let n = work.by_means();
+                let n = prefill.by_means();
                 if n == 0 {
                     return 0.0;
                 }
@@ -130,6 +138,7 @@ impl Law {
         match self {
             Law::Fixed(_) => true,
             Law::Linear(linear) => linear.per_context_token_ms == 0.0,
+            Law::Table(table) => table.ignores_context(),
             Law::Profile(_) => false,
             // The share of the capacity ends at 1.
             Law::Polynomial(polynomial) => decode.sum_context >= polynomial.capacity_tokens,
@@ -144,7 +153,12 @@ impl Law {
         }
         match self {
             Law::Fixed(fixed) => fixed.decode_ms,
-            Law::Linear(linear) => linear.ms(decode.count, 0, decode.count, decode.sum_context),
+            Law::Linear(linear) => linear.ms(&Work::of_decodes(decode)),
+            Law::Table(table) => {
+                let (ms, inside) = table.ms(&Work::of_decodes(decode));
+                outside.note(inside, Outside::DECODE);
+                ms
+            }
             Law::Polynomial(polynomial) => {
                 let x = (signed(decode.sum_context) / polynomial.capacity_tokens as f64).min(1.0);
                 (-25.74 * x * x + 54.01 * x + 5.74).max(1.0)
@@ -161,33 +175,80 @@ impl Law {
 
 /// A count of tokens or requests as a float. None comes near 2^63, and a signed integer is converted in one instruction.
 #[inline]
-fn signed(count: u64) -> f64 {
+pub(crate) fn signed(count: u64) -> f64 {
     count as i64 as f64
 }
 
-impl Linear {
-    /// The formula, for N tokens, Q, S sequences and C.
-    fn ms(&self, tokens: u64, new_times_context: u64, sequences: u64, context: u64) -> f64 {
-        self.base_ms
-            + self.per_new_token_ms * signed(tokens)
-            + self.per_new_times_context_ms * new_times_context as f64
-            + self.per_sequence_ms * signed(sequences)
-            + self.per_context_token_ms * signed(context)
+impl Law {
+    /// Whether a pass with prefill and decode work is one term, unless told otherwise; else it cannot be one.
+    pub(crate) fn is_mixed(&self) -> bool {
+        matches!(self, Law::Linear(_) | Law::Table(_))
     }
 
-    /// The whole pass as one term: the base is paid once.
-    pub(crate) fn mixed_ms(&self, shape: &Shape) -> f64 {
-        let work = PrefillWork::of(shape);
-        let decode = &shape.decode;
-        if work.new + decode.count == 0 {
+    /// The whole pass as one term: what a pass costs whatever it holds is paid once. Only with a law that
+    /// [is mixed](Law::is_mixed).
+    pub(crate) fn mixed_ms(&self, shape: &Shape, outside: &Outside) -> f64 {
+        let work = Work::of(shape);
+        if work.tokens == 0 {
             return 0.0;
         }
-        self.ms(
-            work.new + decode.count,
-            work.new_times_context,
-            work.chunks + decode.count,
-            decode.sum_context,
-        )
+        match self {
+            Law::Linear(linear) => linear.ms(&work),
+            Law::Table(table) => {
+                let (ms, inside) = table.ms(&work);
+                let part = if work.tokens > shape.decode.count { Outside::PREFILL } else { Outside::DECODE };
+                outside.note(inside, part);
+                ms
+            }
+            Law::Fixed(_) | Law::Polynomial(_) | Law::Profile(_) => {
+                self.prefill_ms(shape, outside) + self.decode_ms(&shape.decode, outside)
+            }
+        }
+    }
+}
+
+impl Linear {
+    /// The formula.
+    fn ms(&self, work: &Work) -> f64 {
+        self.base_ms
+            + self.per_new_token_ms * signed(work.tokens)
+            + self.per_new_times_context_ms * work.new_times_context as f64
+            + self.per_sequence_ms * signed(work.sequences)
+            + self.per_context_token_ms * signed(work.context)
+    }
+}
+
+/// What is computed, as sums.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    /// Tokens; a decode computes one.
+    pub tokens: u64,
+    /// Σ new·(new + before) over the prefill chunks.
+    pub new_times_context: u64,
+    /// Chunks and decodes.
+    pub sequences: u64,
+    /// Σ context of the decodes.
+    pub context: u64,
+}
+
+impl Work {
+    fn of_decodes(decode: &DecodeSet) -> Work {
+        Work {
+            tokens: decode.count,
+            new_times_context: 0,
+            sequences: decode.count,
+            context: decode.sum_context,
+        }
+    }
+
+    fn of(shape: &Shape) -> Work {
+        let (prefill, decode) = (PrefillWork::of(shape), &shape.decode);
+        Work {
+            tokens: prefill.new + decode.count,
+            new_times_context: prefill.new_times_context,
+            sequences: prefill.chunks + decode.count,
+            context: decode.sum_context,
+        }
     }
 }
 
@@ -200,6 +261,15 @@ struct PrefillWork {
 }
 
 impl PrefillWork {
+    fn work(&self) -> Work {
+        Work {
+            tokens: self.new,
+            new_times_context: self.new_times_context,
+            sequences: self.chunks,
+            context: 0,
+        }
+    }
+
     /// The new tokens as AISimulate counts them: chunks times the difference of the whole means.
     fn by_means(&self) -> u64 {
         self.chunks * ((self.before + self.new) / self.chunks - self.before / self.chunks)

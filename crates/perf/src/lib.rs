@@ -3,13 +3,16 @@
 //! A model is a plain value, checked once when it is made; asking it costs a few floating-point
 //! operations and never allocates. It knows nothing of schedulers, clocks, files or configuration.
 
+mod curve;
 mod law;
 mod model;
 mod profile;
+mod table;
 
 pub use law::{Fixed, Law, Linear, Polynomial};
 pub use model::{Composition, Outside, Speedup, TimingModel};
 pub use profile::Profile;
+pub use table::Table;
 
 use thiserror::Error;
 

@@ -14,7 +14,7 @@ pub enum Composition {
     /// A prefill term and a decode term, each divided by its speedup and rounded on its own, then
     /// added. A linear law pays its base once for each term present.
     Sum,
-    /// One term for the whole pass. Defined for the linear law only.
+    /// One term for the whole pass. Defined for linear laws and tables only.
     Mixed,
 }
 
@@ -92,7 +92,7 @@ pub struct TimingModel {
 }
 
 impl TimingModel {
-    /// A checked model. Without a composition, linear is mixed, fixed and polynomial are sums.
+    /// A checked model. Without a composition, linear laws and tables are mixed, the others sums.
     ///
     /// # Errors
     /// A coefficient that is negative or not finite, a speedup that is not finite and above 0, `mixed`
@@ -111,12 +111,10 @@ impl TimingModel {
             let problem = "times speedup_ratio must be a finite number above 0";
             return Err(PerfError::new("decode_speedup_ratio", got, problem));
         }
-        let composition = composition.unwrap_or(match law {
-            Law::Linear(_) => Composition::Mixed,
-            Law::Fixed(_) | Law::Polynomial(_) | Law::Profile(_) => Composition::Sum,
-        });
+        let usual = if law.is_mixed() { Composition::Mixed } else { Composition::Sum };
+        let composition = composition.unwrap_or(usual);
         if composition == Composition::Mixed {
-            if !matches!(law, Law::Linear(_)) {
+            if !law.is_mixed() {
                 let problem = format!("is not defined for {} timing, allowed is sum", law.name());
                 return Err(PerfError::new("composition", composition.name(), problem));
             }
@@ -141,8 +139,8 @@ impl TimingModel {
     /// without tokens takes 0; none takes longer than [`windtunnel_engine::MAX_NANOS`].
     #[inline]
     pub fn pass_duration(&self, shape: &Shape) -> Nanos {
-        if let (Composition::Mixed, Law::Linear(linear)) = (self.composition, &self.law) {
-            return whole_nanos(divided(linear.mixed_ms(shape), self.prefill_divisor));
+        if self.composition == Composition::Mixed {
+            return whole_nanos(divided(self.law.mixed_ms(shape, &self.outside), self.prefill_divisor));
         }
         let prefill = if shape.prefill.is_empty() {
             Nanos::ZERO

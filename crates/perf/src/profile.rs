@@ -5,12 +5,13 @@
 //! was measured there.
 
 use crate::PerfError;
+use crate::curve::{Curve, between, check_axis, check_count, check_numbers, place};
 
 /// The grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    prefill_isl: Vec<f64>,
-    prefill_ttft_ms: Vec<f64>,
+    /// Milliseconds by new tokens.
+    prefill: Curve,
     decode_active_kv_tokens: Vec<f64>,
     decode_context_length: Vec<f64>,
     /// By active tokens, then by context.
@@ -33,38 +34,17 @@ impl Profile {
         decode_context_length: Vec<f64>,
         decode_itl: Vec<Vec<f64>>,
     ) -> Result<Profile, PerfError> {
-        for (field, axis) in [
-            ("prefill_isl", &prefill_isl),
-            ("decode_active_kv_tokens", &decode_active_kv_tokens),
-            ("decode_context_length", &decode_context_length),
-        ] {
-            check_numbers(field, axis)?;
-            if axis.is_empty() {
-                return Err(PerfError::new(field, "no values", "are too few: at least 1 is needed"));
-            }
-            if let Some(pair) = axis.windows(2).find(|pair| pair[0] >= pair[1]) {
-                return Err(PerfError::new(
-                    field,
-                    pair[1],
-                    format!("must be above the value before ({})", pair[0]),
-                ));
-            }
-        }
-        check_numbers("prefill_ttft_ms", &prefill_ttft_ms)?;
-        check_count("prefill_ttft_ms", prefill_ttft_ms.len(), "prefill_isl", prefill_isl.len())?;
-        check_count(
-            "decode_itl",
-            decode_itl.len(),
-            "decode_active_kv_tokens",
-            decode_active_kv_tokens.len(),
-        )?;
+        let prefill = Curve::new("prefill_isl", prefill_isl, "prefill_ttft_ms", prefill_ttft_ms)?;
+        check_axis("decode_active_kv_tokens", &decode_active_kv_tokens)?;
+        check_axis("decode_context_length", &decode_context_length)?;
+        let rows = decode_active_kv_tokens.len();
+        check_count("decode_itl", decode_itl.len(), "decode_active_kv_tokens", rows)?;
         for row in &decode_itl {
             check_numbers("decode_itl", row)?;
             check_count("decode_itl", row.len(), "decode_context_length", decode_context_length.len())?;
         }
         Ok(Profile {
-            prefill_isl,
-            prefill_ttft_ms,
+            prefill,
             decode_active_kv_tokens,
             decode_context_length,
             decode_itl_ms: decode_itl.concat(),
@@ -73,9 +53,8 @@ impl Profile {
 
     /// Milliseconds of `new` prefill tokens, and whether the grid covers them.
     pub(crate) fn prefill_ms(&self, new: f64) -> (f64, bool) {
-        let (at, share, inside) = place(&self.prefill_isl, new);
-        let next = (at + 1).min(self.prefill_isl.len() - 1);
-        (between(self.prefill_ttft_ms[at], self.prefill_ttft_ms[next], share).max(0.0), inside)
+        let (ms, inside) = self.prefill.at(new);
+        (ms.max(0.0), inside)
     }
 
     /// Milliseconds of a decode of requests with `active` tokens of context together and `context` on average, and
@@ -92,38 +71,6 @@ impl Profile {
         let ms = between(on(row), on(below), down);
         (ms.max(LEAST_DECODE_MS), rows_cover && columns_cover)
     }
-}
-
-/// The point of an axis from which to go on, by which share of the way to the next one, and whether the axis reaches
-/// that far.
-#[inline]
-fn place(axis: &[f64], x: f64) -> (usize, f64, bool) {
-    let (first, last) = (axis[0], axis[axis.len() - 1]);
-    let inside = first <= x && x <= last;
-    if axis.len() == 1 {
-        return (0, 0.0, inside);
-    }
-    let at = axis.partition_point(|&point| point <= x).clamp(1, axis.len() - 1) - 1;
-    (at, (x - axis[at]) / (axis[at + 1] - axis[at]), inside)
-}
-
-#[inline]
-fn between(from: f64, to: f64, share: f64) -> f64 {
-    from + (to - from) * share
-}
-
-fn check_numbers(field: &'static str, values: &[f64]) -> Result<(), PerfError> {
-    match values.iter().find(|value| !(value.is_finite() && **value >= 0.0)) {
-        Some(value) => Err(PerfError::new(field, value, "must be a finite number of at least 0")),
-        None => Ok(()),
-    }
-}
-
-fn check_count(field: &'static str, got: usize, axis: &str, wanted: usize) -> Result<(), PerfError> {
-    if got == wanted {
-        return Ok(());
-    }
-    Err(PerfError::new(field, format!("{got} values"), format!("must be {wanted}, as many as {axis} has")))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Experiment, Pace, Semantics, Workload};
 use windtunnel_engine::{Nanos, Rejection, Stepper};
+use windtunnel_perf::Law;
 use windtunnel_report::{CollectorOptions, PercentileMethod, Pool, Refusal, Report, RunEnd, Sla};
 use windtunnel_router::RoundRobin;
 use windtunnel_traffic::{Arrival, Source};
@@ -442,9 +443,14 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         for (passes, left) in [("prefills", prefill), ("decodes", decode)] {
             if left {
                 report.notes.push(format!(
-                    "some {passes} lie outside of the profile that timing goes by, where its lines were extended"
+                    "some {passes} lie outside of what timing was measured for, where its lines were extended"
                 ));
             }
+        }
+        if let Law::Table(table) = self.deployment.timing.law()
+            && let Some(about) = table.about()
+        {
+            report.notes.push(format!("pass times: {about}"));
         }
         report
     }

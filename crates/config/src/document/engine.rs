@@ -452,12 +452,12 @@ pub(crate) struct Timing {
     /// Coefficients. Linear only, and needed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub linear: Option<LinearTiming>,
-    /// The file of the profile, looked for beside the configuration file, then in the working directory: .npz or
-    /// .json. Profile only, and needed there.
+    /// The file of the profile (.npz or .json) or of the table (.json), looked for beside the configuration file, then
+    /// in the working directory. Profile and table only, and needed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// How the prefill and decode parts of a pass are put together: mixed for linear timing under native
-    /// semantics, else sum.
+    /// How the prefill and decode parts of a pass are put together: mixed for linear and table timing under
+    /// native semantics, else sum.
     #[serde(default)]
     pub composition: Option<Composition>,
     /// Divides every term.
@@ -486,6 +486,8 @@ pub(crate) enum TimingType {
     Polynomial,
     /// Measured on a grid, as Dynamo's profiler writes it.
     Profile,
+    /// Measured by the number of tokens, with what attention adds: what `calibrate` writes.
+    Table,
 }
 
 /// How the parts of a pass are put together.
@@ -494,7 +496,7 @@ pub(crate) enum TimingType {
 pub(crate) enum Composition {
     /// A prefill term and a decode term, rounded one by one and added.
     Sum,
-    /// One term for the whole pass. Linear only.
+    /// One term for the whole pass. Linear and table only.
     Mixed,
 }
 

@@ -5,7 +5,7 @@ use super::engine::TIMING;
 use super::{Findings, existing_file};
 use crate::document::{Composition as CompositionKey, Timing, TimingType};
 use crate::experiment::Semantics;
-use crate::profile_file;
+use crate::{profile_file, table_file};
 use std::path::Path;
 use std::sync::Arc;
 use windtunnel_engine::Nanos;
@@ -84,6 +84,7 @@ fn law(keys: &Timing, folder: &Path, capacity_tokens: u64, findings: &mut Findin
         TimingType::Linear => "timing.type linear",
         TimingType::Polynomial => "timing.type polynomial",
         TimingType::Profile => "timing.type profile",
+        TimingType::Table => "timing.type table",
     };
     for (key, given) in [("prefill_ms", keys.prefill_ms.is_some()), ("decode_ms", keys.decode_ms.is_some())] {
         let path = format!("{TIMING}.{key}");
@@ -98,11 +99,12 @@ fn law(keys: &Timing, folder: &Path, capacity_tokens: u64, findings: &mut Findin
         let message = "missing; timing.type linear needs a mapping with base_ms, per_new_token_ms, …";
         findings.problem(&format!("{TIMING}.linear"), message);
     }
-    let profile = keys.kind == TimingType::Profile;
     let path = format!("{TIMING}.path");
-    findings.foreign(&path, keys.path.is_some() && !profile, "timing.type profile", here);
-    if profile && keys.path.is_none() {
-        findings.problem(&path, "missing; timing.type profile needs a .npz or .json file");
+    let measured = matches!(keys.kind, TimingType::Profile | TimingType::Table);
+    findings.foreign(&path, keys.path.is_some() && !measured, "timing.type profile and table", here);
+    if measured && keys.path.is_none() {
+        let kinds = if keys.kind == TimingType::Profile { "a .npz or .json file" } else { "a .json file" };
+        findings.problem(&path, format!("missing; {here} needs {kinds}"));
     }
     Some(match keys.kind {
         TimingType::Fixed => Law::Fixed(Fixed { prefill_ms: keys.prefill_ms?, decode_ms: keys.decode_ms? }),
@@ -118,15 +120,29 @@ fn law(keys: &Timing, folder: &Path, capacity_tokens: u64, findings: &mut Findin
         }
         TimingType::Polynomial => Law::Polynomial(Polynomial { capacity_tokens }),
         TimingType::Profile => {
-            let name = keys.path.as_ref()?;
-            let file = existing_file(&path, name, folder, findings)?;
-            match profile_file::read(&file) {
-                Ok(profile) => Law::Profile(Arc::new(profile)),
-                Err(problem) => {
-                    findings.problem(&path, format!("got \"{name}\"; {problem}"));
-                    return None;
-                }
-            }
+            Law::Profile(Arc::new(measured_file(keys, &path, folder, profile_file::read, findings)?))
+        }
+        TimingType::Table => {
+            Law::Table(Arc::new(measured_file(keys, &path, folder, table_file::read, findings)?))
         }
     })
+}
+
+/// What `read` makes of the file of the key `at`.
+fn measured_file<T>(
+    keys: &Timing,
+    at: &str,
+    folder: &Path,
+    read: fn(&Path) -> Result<T, String>,
+    findings: &mut Findings,
+) -> Option<T> {
+    let name = keys.path.as_ref()?;
+    let file = existing_file(at, name, folder, findings)?;
+    match read(&file) {
+        Ok(measured) => Some(measured),
+        Err(problem) => {
+            findings.problem(at, format!("got \"{name}\"; {problem}"));
+            None
+        }
+    }
 }

@@ -200,6 +200,7 @@ fn not_yet() -> Vec<Case> {
         edit("not yet: capacity in bytes", "blocks: 1024", "bytes: 1000000"),
         edit("not yet: calibrated timing", "{type: fixed, prefill_ms: 10, decode_ms: 2}", "{type: default}"),
         edit("timing: profile without a file", "type: fixed, prefill_ms: 10, decode_ms: 2", "type: profile"),
+        edit("timing: table without a file", "type: fixed, prefill_ms: 10, decode_ms: 2", "type: table"),
         edit("timing: a file for fixed times", "decode_ms: 2", "decode_ms: 2, path: profile.json"),
         edit("timing: times for a profile", "type: fixed, prefill", "type: profile, path: p.json, prefill"),
         set("not yet: estimator", &["engine.workers.aggregated.timing.estimator_config={}"]),

@@ -208,6 +208,10 @@ fn timing() -> impl Strategy<Value = String> {
             )
         }),
         1 => (0.2f64..5.0).prop_map(|ratio| format!("{{type: polynomial, speedup_ratio: {ratio:?}}}")),
+        1 => prop::sample::select(vec!["profile", "table"]).prop_map(|kind| {
+            let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+            format!("{{type: {kind}, path: \"{examples}/{kind}.json\"}}")
+        }),
     ]
 }
 

@@ -1,4 +1,5 @@
-//! Timing from a profile: the file that Dynamo's profiler saves with `numpy.savez`, and the same as JSON.
+//! Timing from measured files: a profile, which Dynamo's profiler saves with `numpy.savez`, or the same as JSON; and a
+//! table.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,15 +17,19 @@ engine:
   workers:
     aggregated:
       kv_cache: {capacity: {type: fixed, blocks: 1024}}
-      timing: {type: profile, path: ";
+      timing: {type: ";
 
 const JSON: &str = r#"{"prefill_isl": [100, 300], "prefill_ttft_ms": [10, 50],
     "decode_active_kv_tokens": [1000, 3000], "decode_context_length": [100, 500], "decode_itl": [[5, 7], [10, 16]]}"#;
 
 /// The timing of a deployment whose profile is the file `name` beside it, or what is said against it.
 fn timing(folder: &Path, name: &str) -> Result<TimingModel, String> {
+    timing_of("profile", folder, name)
+}
+
+fn timing_of(kind: &str, folder: &Path, name: &str) -> Result<TimingModel, String> {
     let path = folder.join("case.yaml");
-    std::fs::write(&path, format!("{CONFIG}{name}}}\n")).unwrap();
+    std::fs::write(&path, format!("{CONFIG}{kind}, path: {name}}}\n")).unwrap();
     let said = load(&path, &[]).map(|experiment| experiment.deployment.timing);
     said.map_err(|error| error.to_string().replace(&format!("{}/", folder.display()), ""))
 }
@@ -118,4 +123,39 @@ fn what_is_no_profile_is_refused() {
             "{key} \"none.json\"; there is no such file, neither as none.json nor in the working directory"
         )
     );
+}
+
+#[test]
+fn a_table_is_one_term_for_the_whole_pass() {
+    let at = tempfile::tempdir().unwrap();
+    let text = r#"{"about": "a day in May", "tokens": [1, 100, 200], "pass_ms": [5, 6, 16],
+        "per_new_times_context_ms": 0.0001, "per_sequence_ms": 0.01, "per_context_token_ms": 0.002}"#;
+    std::fs::write(at.path().join("table.json"), text).unwrap();
+    let model = timing_of("table", at.path(), "table.json").unwrap();
+    let mut decode = DecodeSet::default();
+    (0..10).for_each(|_| decode.add(200));
+    let chunks = [Chunk { new_tokens: 100, before: 50 }, Chunk { new_tokens: 40, before: 0 }];
+    let ms = |prefill: &[Chunk], decode| model.pass_duration(&Shape { prefill, decode });
+    // 150 tokens are 11 ms; 100·150 + 40·40 = 16,600; 12 sequences; 2,000 tokens of context.
+    assert_eq!(ms(&chunks, decode), Nanos(11_000_000 + 1_660_000 + 120_000 + 4_000_000));
+    // The line between 1 and 100 tokens, at 10.
+    assert_eq!(ms(&[], decode), Nanos(5_090_909 + 100_000 + 4_000_000));
+    assert_eq!(model.steady_duration(decode), None, "contexts grow");
+    assert!(!model.outside().prefill() && !model.outside().decode());
+    ms(&[Chunk { new_tokens: 201, before: 0 }], DecodeSet::default());
+    assert!(model.outside().prefill() && !model.outside().decode());
+}
+
+#[test]
+fn what_is_no_table_is_refused() {
+    let at = tempfile::tempdir().unwrap();
+    let key = "case.yaml, line 7: engine.workers.aggregated.timing.path: got \"t.json\"; ";
+    for (text, problem) in [
+        (r#"{"tokens": [1, 2], "pass_ms": [1]}"#, "pass_ms: 1 values must be 2, as many as tokens has"),
+        (r#"{"tokens": [1]}"#, "not a table of pass times: missing field `pass_ms` at line 1 column 15"),
+        ("", "not a table of pass times: EOF while parsing a value at line 1 column 0"),
+    ] {
+        std::fs::write(at.path().join("t.json"), text).unwrap();
+        assert_eq!(timing_of("table", at.path(), "t.json").unwrap_err(), format!("{key}{problem}"));
+    }
 }
