@@ -179,6 +179,11 @@ impl Rank {
         each!(self, rank => rank.unfinished())
     }
 
+    /// Output tokens that a live request has given so far.
+    pub fn outputs(&self, slot: Slot) -> u32 {
+        each!(self, rank => rank.outputs(slot))
+    }
+
     /// The requests waiting or running, in no order.
     pub fn unfinished_requests(&self) -> Vec<RequestId> {
         each!(self, rank => rank.unfinished_requests())

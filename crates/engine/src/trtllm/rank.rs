@@ -218,6 +218,11 @@ impl Rank {
         self.active.len() + self.queue.len()
     }
 
+    /// Output tokens that a live request has given so far.
+    pub fn outputs(&self, slot: Slot) -> u32 {
+        self.known(slot.0) - self.sequences[slot.0 as usize].prompt
+    }
+
     /// The requests waiting or running, in no order.
     pub fn unfinished_requests(&self) -> Vec<RequestId> {
         self.active.iter().chain(&self.queue).map(|&slot| self.sequences[slot as usize].id).collect()

@@ -242,6 +242,11 @@ impl Rank {
         self.running.len() + self.waiting.len()
     }
 
+    /// Output tokens that a live request has given so far.
+    pub fn outputs(&self, slot: Slot) -> u32 {
+        self.known(slot.0) - self.sequences[slot.0 as usize].prompt
+    }
+
     /// The requests waiting or running, in no order.
     pub fn unfinished_requests(&self) -> Vec<RequestId> {
         self.running().chain(self.waiting()).map(|slot| self.id(slot)).collect()

@@ -1,0 +1,141 @@
+//! The thread of a rank group: logical time meets the wall clock.
+//!
+//! What happens, and in which order, logical time decides: an instant is handled when the wall clock has
+//! reached it, with the requests that had arrived by then. Being late changes nothing but when it is seen,
+//! and is made up for: the next pass is due at the end of the last, not at when that was noticed.
+
+use crate::clock::WallClock;
+use crate::group::RankGroup;
+use crate::observer::EndReason;
+use crate::placement::Placement;
+use crate::rank::Submission;
+use crate::stream::Verdict;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use windtunnel_engine::{Nanos, RankStats, RequestId};
+
+/// Time without anything to do after which observers are told so, again and again.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// What a group is asked to do.
+pub(crate) enum Command {
+    /// Take a request that arrived at `at`.
+    Submit { lane: usize, submission: Submission, at: Nanos },
+    /// End a request.
+    Cancel { id: RequestId, at: Nanos },
+}
+
+impl Command {
+    fn at(&self) -> Nanos {
+        match self {
+            Command::Submit { at, .. } | Command::Cancel { at, .. } => *at,
+        }
+    }
+}
+
+/// What the thread shows to others.
+pub(crate) struct Shared {
+    seen: Mutex<Seen>,
+    lag: AtomicU64,
+}
+
+struct Seen {
+    stats: Vec<RankStats>,
+    dead: Option<&'static str>,
+}
+
+impl Shared {
+    pub(crate) fn new(group: &RankGroup) -> Shared {
+        Shared {
+            seen: Mutex::new(Seen { stats: group.stats().collect(), dead: None }),
+            lag: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Vec<RankStats> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).stats.clone()
+    }
+
+    pub(crate) fn dead(&self) -> Option<&'static str> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).dead
+    }
+
+    pub(crate) fn lag(&self) -> Nanos {
+        Nanos(self.lag.load(Ordering::Relaxed))
+    }
+
+    /// Gives the thread a command. If the thread is gone, the engine is dead.
+    pub(crate) fn tell(&self, commands: &Sender<Command>, command: Command) {
+        if let Err(refused) = commands.send(command) {
+            refuse(refused.0);
+        }
+    }
+
+    fn publish(&self, group: &RankGroup) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.stats.clear();
+        seen.stats.extend(group.stats());
+        seen.dead = group.dead();
+    }
+}
+
+/// The engine is dead: nobody serves the request.
+fn refuse(command: Command) {
+    if let Command::Submit { submission, .. } = command {
+        submission.stream.end(Verdict::Ended(EndReason::Failed, Default::default()));
+    }
+}
+
+/// Drives a group until nobody can send it anything any more.
+pub(crate) fn run(
+    mut group: RankGroup,
+    commands: &Receiver<Command>,
+    clock: WallClock,
+    shared: &Shared,
+    balancer: &Mutex<Placement>,
+) {
+    let mut pending: VecDeque<Command> = VecDeque::new();
+    loop {
+        pending.extend(commands.try_iter());
+        let next = group.next_instant();
+        if let Some(command) = pending.pop_front_if(|command| command.at() <= next.max(group.now())) {
+            obey(&mut group, command);
+            shared.publish(&group);
+            group.deliver();
+            continue;
+        }
+        let now = clock.now();
+        if next <= now {
+            shared.lag.store(now.since(next).0, Ordering::Relaxed);
+            group.advance(now);
+            let reports = group.take_reports();
+            if !reports.is_empty() {
+                let mut balancer = balancer.lock().unwrap_or_else(PoisonError::into_inner);
+                reports.iter().for_each(|report| balancer.report(report));
+            }
+            shared.publish(&group);
+            group.deliver();
+            continue;
+        }
+        let wait = if next == Nanos::NEVER { HEARTBEAT } else { clock.until(next).min(HEARTBEAT) };
+        match commands.recv_timeout(wait) {
+            Ok(command) => pending.push_back(command),
+            Err(RecvTimeoutError::Timeout) if next == Nanos::NEVER => group.idle(clock.now()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn obey(group: &mut RankGroup, command: Command) {
+    if group.dead().is_some() {
+        return refuse(command);
+    }
+    match command {
+        Command::Submit { lane, submission, at } => group.submit(lane, submission, at),
+        Command::Cancel { id, at } => group.cancel(id, at),
+    }
+}

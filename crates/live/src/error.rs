@@ -1,0 +1,28 @@
+//! What keeps a worker from starting.
+
+use std::io;
+use std::net::SocketAddr;
+use thiserror::Error;
+use windtunnel_engine::ConfigError;
+
+/// A worker that could not start, or did not come to an orderly end.
+#[derive(Debug, Error)]
+pub enum LiveError {
+    /// The engine refuses its settings.
+    #[error(transparent)]
+    Engine(#[from] ConfigError),
+    /// Settings that the live worker refuses.
+    #[error("{0}")]
+    Settings(String),
+    /// The system gives no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// The address is taken, or not ours.
+    #[error("cannot listen on {address}: {cause}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        cause: io::Error,
+    },
+}

@@ -1,0 +1,243 @@
+//! A rank group in logical time: the ranks that start their passes together, one or several.
+//!
+//! The same instants and the same order as in virtual time: pass ends, arrivals, schedule calls, pass starts.
+//! It is told how far it may go and by whom it is asked; clocks, threads and sockets are not known here.
+
+use crate::rank::{LiveRank, Submission};
+use std::collections::VecDeque;
+use windtunnel_engine::{MAX_NANOS, Nanos, RankConfig, RankStats, RequestId};
+use windtunnel_perf::TimingModel;
+use windtunnel_router::{GroupStep, LoadReport};
+
+/// What a group is made with, apart from its ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupSettings {
+    /// The settings of each rank, those of a group taken out.
+    pub(crate) engine: RankConfig,
+    /// Of vLLM, for several ranks: prefill begins only at steps that are multiples of this.
+    pub(crate) prefill_interval: u64,
+    pub(crate) timing: TimingModel,
+    /// Passes take no time; they begin when they can.
+    pub(crate) no_delay: bool,
+    /// Ranks tell a balancer their load.
+    pub(crate) reports: bool,
+}
+
+/// A pass in flight.
+#[derive(Clone, Copy, Debug)]
+struct GroupPass {
+    end: Nanos,
+}
+
+/// Ranks of one worker that step together.
+pub(crate) struct RankGroup {
+    /// The first rank's number in its worker.
+    first: u32,
+    ranks: Vec<LiveRank>,
+    settings: GroupSettings,
+    depth: usize,
+    flying: VecDeque<GroupPass>,
+    now: Nanos,
+    /// When `schedule` is due. Arrivals of that instant come first.
+    due: Option<Nanos>,
+    /// End of the newest pass in flight.
+    busy_until: Nanos,
+    empty_passes: u32,
+    idle_passes: u32,
+    step: GroupStep,
+    reports: Vec<LoadReport>,
+    dead: Option<&'static str>,
+}
+
+impl RankGroup {
+    pub(crate) fn new(first: u32, ranks: Vec<LiveRank>, settings: GroupSettings) -> RankGroup {
+        RankGroup {
+            first,
+            ranks,
+            depth: settings.engine.depth(),
+            idle_passes: settings.engine.idle_passes(),
+            settings,
+            flying: VecDeque::new(),
+            now: Nanos::ZERO,
+            due: None,
+            busy_until: Nanos::ZERO,
+            empty_passes: 0,
+            step: GroupStep::default(),
+            reports: Vec::new(),
+            dead: None,
+        }
+    }
+
+    /// What the engine died of, if it did.
+    pub(crate) fn dead(&self) -> Option<&'static str> {
+        self.dead
+    }
+
+    /// The instant reached.
+    pub(crate) fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// When it next does something, [`Nanos::NEVER`] if nothing is due.
+    pub(crate) fn next_instant(&self) -> Nanos {
+        self.due.or_else(|| self.flying.front().map(|pass| pass.end)).unwrap_or(Nanos::NEVER)
+    }
+
+    /// Counters of its ranks.
+    pub(crate) fn stats(&self) -> impl Iterator<Item = RankStats> + '_ {
+        self.ranks.iter().map(LiveRank::stats)
+    }
+
+    /// Hands a request to one of its ranks, which arrived at `at`, or now if that is over.
+    pub(crate) fn submit(&mut self, rank: usize, submission: Submission, at: Nanos) {
+        let at = self.reach(at);
+        if self.ranks[rank].submit(submission, at) {
+            self.empty_passes = 0;
+            self.wake(at);
+        }
+    }
+
+    /// Ends a request, wherever it is.
+    pub(crate) fn cancel(&mut self, id: RequestId, at: Nanos) {
+        let at = self.reach(at);
+        self.ranks.iter_mut().for_each(|rank| rank.cancel(id, at));
+        // The next pass tells of the end, also when nothing else is to be done.
+        if self.ranks.iter().any(LiveRank::has_work) {
+            self.empty_passes = 0;
+            self.wake(at);
+        }
+    }
+
+    fn reach(&mut self, at: Nanos) -> Nanos {
+        self.now = self.now.max(at);
+        self.now
+    }
+
+    fn wake(&mut self, at: Nanos) {
+        if self.flying.is_empty() && self.due.is_none() {
+            self.due = Some(at);
+        }
+    }
+
+    /// Does what is due next, at `now`, which is not before [`next_instant`](Self::next_instant).
+    pub(crate) fn advance(&mut self, now: Nanos) {
+        if self.dead.is_some() {
+            self.due = None;
+            self.flying.clear();
+            return;
+        }
+        match self.due {
+            Some(due) => {
+                let at = if self.settings.no_delay { now } else { due };
+                self.report(at, self.step);
+                self.schedule(at);
+            }
+            None => {
+                let Some(pass) = self.flying.pop_front() else { return };
+                let at = if self.settings.no_delay { now } else { pass.end };
+                self.complete(at);
+            }
+        }
+    }
+
+    fn schedule(&mut self, now: Nanos) {
+        self.now = now;
+        let interval = self.settings.prefill_interval;
+        let throttle = interval > 1 && !self.step.step.is_multiple_of(interval);
+        let start = now.max(self.busy_until);
+        let (mut longest, mut tokens, mut prefill_tokens) = (Nanos::ZERO, 0, 0);
+        for rank in &mut self.ranks {
+            let part = rank.schedule(throttle, start, &self.settings.timing);
+            longest = longest.max(part.duration);
+            tokens += part.tokens;
+            prefill_tokens += part.prefill_tokens;
+        }
+        if self.settings.no_delay {
+            longest = Nanos::ZERO;
+        }
+        let end = start + longest;
+        self.flying.push_back(GroupPass { end });
+        if prefill_tokens > 0 && self.ranks.len() > 1 {
+            self.ranks.iter_mut().for_each(LiveRank::arm_prefill_decode_interval);
+        }
+        if tokens == 0 && self.ranks.iter().all(LiveRank::flies_empty) {
+            self.ranks.iter_mut().for_each(LiveRank::end_prefill_deferral);
+        }
+        if let Some(words) = self.ranks.iter().find_map(LiveRank::fault) {
+            self.die(words);
+            return;
+        }
+        if end.0 >= MAX_NANOS {
+            self.die("a pass would end later than 292 years after the start");
+            return;
+        }
+        let step = self.step;
+        self.step.step += 1;
+        self.busy_until = end;
+        self.empty_passes = if tokens == 0 { self.empty_passes + 1 } else { 0 };
+        let another = self.flying.len() < self.depth && self.has_work() && !self.idles();
+        self.due = another.then_some(now);
+        if another {
+            self.report(now, step);
+        }
+    }
+
+    fn die(&mut self, words: &'static str) {
+        self.dead = Some(words);
+        self.due = None;
+        self.flying.clear();
+        let now = self.now;
+        self.ranks.iter_mut().for_each(|rank| rank.fail_all(now));
+    }
+
+    fn has_work(&self) -> bool {
+        self.ranks.iter().any(LiveRank::has_work)
+    }
+
+    /// Empty passes would follow each other for ever: those in flight end, and a request has to come first.
+    fn idles(&self) -> bool {
+        self.empty_passes >= self.idle_passes
+    }
+
+    /// Completes the oldest pass in flight, which ends at `now`.
+    fn complete(&mut self, now: Nanos) {
+        self.now = now;
+        self.ranks.iter_mut().for_each(|rank| rank.complete(now));
+        let step = GroupStep { step: self.step.step.saturating_sub(1), ..self.step };
+        self.report(now, step);
+        if self.has_work() {
+            if !self.idles() {
+                self.due = Some(now);
+            }
+        } else if self.flying.is_empty() {
+            self.step = GroupStep { wave: self.step.wave + 1, step: 0 };
+        }
+    }
+
+    /// Tells the clients what has happened since the last time.
+    pub(crate) fn deliver(&mut self) {
+        self.ranks.iter_mut().for_each(LiveRank::deliver);
+    }
+
+    /// Nothing has happened for a while.
+    pub(crate) fn idle(&mut self, at: Nanos) {
+        self.ranks.iter_mut().for_each(|rank| rank.idle(at));
+    }
+
+    /// Lets the ranks tell the balancer, if there is one, what has changed.
+    fn report(&mut self, time: Nanos, step: GroupStep) {
+        if !self.settings.reports {
+            return;
+        }
+        for (rank, number) in self.ranks.iter_mut().zip(self.first..) {
+            if let Some(load) = rank.take_load() {
+                self.reports.push(LoadReport { time, rank: number, step, load });
+            }
+        }
+    }
+
+    /// What the ranks have told the balancer since it last asked.
+    pub(crate) fn take_reports(&mut self) -> Vec<LoadReport> {
+        std::mem::take(&mut self.reports)
+    }
+}

@@ -1,0 +1,19 @@
+//! Live mock workers: the engine cores on the wall clock, behind the engines' own HTTP servers.
+//!
+//! `worker` is what runs: rank groups (`group`, of ranks, `rank`) in logical time, each driven by a thread
+//! (`drive`). Clients see a request through its `stream`; everything that watches does so as an `observer`.
+
+mod clock;
+mod drive;
+mod error;
+mod group;
+pub mod observer;
+mod placement;
+mod rank;
+pub mod stream;
+mod worker;
+
+pub use clock::WallClock;
+pub use error::LiveError;
+pub use rank::Submission;
+pub use worker::{RequestHandle, Worker, WorkerOptions};

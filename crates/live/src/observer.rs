@@ -1,0 +1,183 @@
+//! What a worker tells of itself, and whom: the seam between the engine cores and everything that watches
+//! them, such as KV-event sockets and metrics.
+//!
+//! One observer belongs to one rank and is called on the thread that drives it, before any client sees the
+//! tokens of the pass: what a client has seen, a scrape after it shows. So it must be quick and never wait.
+
+use std::sync::Arc;
+use windtunnel_engine::{FinishReason, KvEvents, Nanos, Outcome, RankStats, Rejection, RequestId, Scheduled};
+
+/// What is known of a request when it is handed to a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// Its number in this process, as in passes and KV events.
+    pub id: RequestId,
+    /// Its name on the wire, such as `cmpl-…`.
+    pub name: String,
+    /// The prompt.
+    pub prompt: Arc<[u32]>,
+    /// The tokens that it will give: as many as it can give, the stop token included.
+    pub output: Arc<[u32]>,
+    /// `max_tokens` in effect: what the client asked for, and no more than the context has room for.
+    pub max_tokens: u32,
+    /// `max_tokens` as the client gave it, if it did.
+    pub asked_max_tokens: Option<u32>,
+    /// Choices that its client asked for; this request is one of them.
+    pub choices: u32,
+    /// The client reads tokens as they come.
+    pub streaming: bool,
+    /// LoRA adapter.
+    pub lora: Option<Arc<str>>,
+    /// Requests with different salts share no block.
+    pub cache_salt: Option<Arc<str>>,
+    /// Priority, if the client gave one.
+    pub priority: Option<i32>,
+}
+
+/// What has happened to a request so far, in logical time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestTimes {
+    /// It reached the worker.
+    pub arrival: Nanos,
+    /// Start of the pass that admitted it first.
+    pub first_admit: Option<Nanos>,
+    /// End of the pass that gave its first token.
+    pub first_token: Option<Nanos>,
+    /// End of the pass that gave its last token so far.
+    pub last_token: Option<Nanos>,
+    /// Output tokens given.
+    pub output_tokens: u32,
+    /// Prompt tokens found in the prefix cache at the first admission.
+    pub cached_tokens: u32,
+    /// Times that it lost its blocks.
+    pub preemptions: u32,
+}
+
+/// A request's first token.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstToken<'a> {
+    /// The request.
+    pub info: &'a RequestInfo,
+    /// Its times; `first_token` is the end of this pass.
+    pub times: &'a RequestTimes,
+}
+
+/// Why a request left its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// The engine ended it, or a stop string did (then `Stop`).
+    Finished(FinishReason),
+    /// Its client is gone, or asked for its end.
+    Cancelled,
+    /// The engine died.
+    Failed,
+}
+
+impl EndReason {
+    /// vLLM's `finished_reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EndReason::Finished(reason) => reason.as_str(),
+            EndReason::Cancelled => "abort",
+            EndReason::Failed => "error",
+        }
+    }
+}
+
+/// A request that left its worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended<'a> {
+    /// The request.
+    pub info: &'a RequestInfo,
+    /// Its times at its end.
+    pub times: &'a RequestTimes,
+    /// Why it ended.
+    pub reason: EndReason,
+    /// When.
+    pub at: Nanos,
+}
+
+/// A completed pass of a rank. Everything in it is borrowed from the rank: what is needed later is copied.
+#[derive(Clone, Copy, Debug)]
+pub struct PassReport<'a> {
+    /// Among the rank's own passes, from 0.
+    pub number: u64,
+    /// When it began.
+    pub start: Nanos,
+    /// When it ended.
+    pub end: Nanos,
+    /// What its schedule call decided.
+    pub scheduled: &'a Scheduled,
+    /// What its completion made visible.
+    pub outcome: &'a Outcome,
+    /// Changes of the prefix cache that became visible with it, where they are kept.
+    pub events: &'a KvEvents,
+    /// Counters after it.
+    pub stats: &'a RankStats,
+    /// Output tokens that it gave.
+    pub tokens: u64,
+    /// Distances of these tokens to those before them, with how often each occurred. First tokens have none.
+    pub gaps: &'a [(Nanos, u64)],
+    /// Requests that got their first token.
+    pub first_tokens: &'a [FirstToken<'a>],
+    /// Requests that ended, in batch order; a stop string ends its request with the pass that completes it.
+    pub ended: &'a [Ended<'a>],
+}
+
+/// Watches one rank.
+pub trait PassObserver: Send {
+    /// A request was handed to the rank, whose counters are now `stats`.
+    fn submitted(&mut self, _info: &Arc<RequestInfo>, _at: Nanos, _stats: &RankStats) {}
+
+    /// The rank refused a request.
+    fn rejected(&mut self, _info: &RequestInfo, _reason: Rejection, _at: Nanos) {}
+
+    /// A pass ended.
+    fn pass(&mut self, pass: &PassReport<'_>);
+
+    /// A request ended outside a pass: its client is gone, or the engine died.
+    fn ended(&mut self, _ended: &Ended<'_>, _stats: &RankStats) {}
+
+    /// The prefix cache was emptied on request, at once.
+    fn cache_reset(&mut self, _events: &KvEvents, _at: Nanos) {}
+
+    /// The rank has had nothing to do since it was last told anything, for about a second.
+    fn idle(&mut self, _at: Nanos) {}
+}
+
+/// Several observers as one, called in order.
+#[derive(Default)]
+pub struct Observers(Vec<Box<dyn PassObserver>>);
+
+impl Observers {
+    /// One more.
+    pub fn push(&mut self, observer: Box<dyn PassObserver>) {
+        self.0.push(observer);
+    }
+}
+
+impl PassObserver for Observers {
+    fn submitted(&mut self, info: &Arc<RequestInfo>, at: Nanos, stats: &RankStats) {
+        self.0.iter_mut().for_each(|observer| observer.submitted(info, at, stats));
+    }
+
+    fn rejected(&mut self, info: &RequestInfo, reason: Rejection, at: Nanos) {
+        self.0.iter_mut().for_each(|observer| observer.rejected(info, reason, at));
+    }
+
+    fn pass(&mut self, pass: &PassReport<'_>) {
+        self.0.iter_mut().for_each(|observer| observer.pass(pass));
+    }
+
+    fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {
+        self.0.iter_mut().for_each(|observer| observer.ended(ended, stats));
+    }
+
+    fn cache_reset(&mut self, events: &KvEvents, at: Nanos) {
+        self.0.iter_mut().for_each(|observer| observer.cache_reset(events, at));
+    }
+
+    fn idle(&mut self, at: Nanos) {
+        self.0.iter_mut().for_each(|observer| observer.idle(at));
+    }
+}

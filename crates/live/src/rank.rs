@@ -1,0 +1,438 @@
+//! One rank in logical time: its scheduler, its parts of the passes in flight, and the requests it serves.
+//!
+//! It does not know when anything is due: its rank group has the clock. What it tells goes to its observer
+//! first; the requests' streams get it later, when asked, so that whoever has seen a token finds it counted.
+
+use crate::observer::{
+    EndReason, Ended, FirstToken, Observers, PassObserver, PassReport, RequestInfo, RequestTimes,
+};
+use crate::stream::{TokenStream, Verdict};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use windtunnel_engine::{
+    Content, FinishReason, Nanos, Outcome, OutputPlan, Rank, RankStats, Request, RequestId, Scheduled, Slot,
+};
+use windtunnel_perf::TimingModel;
+use windtunnel_router::RankLoad;
+
+/// A request on its way to a rank.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Where its tokens and its end go.
+    pub stream: Arc<TokenStream>,
+    /// Output tokens of which the last one is a stop token.
+    pub stop_after: Option<u32>,
+    /// Output tokens of which the last one completes a stop string. The engine does not know it; whoever reads
+    /// the text ends the request when it sees that.
+    pub abort_after: Option<u32>,
+    /// The client asked for it not to end by itself.
+    pub ignore_eos: bool,
+}
+
+impl Submission {
+    /// A submission of a request that ends by its length.
+    pub fn new(info: RequestInfo) -> Submission {
+        Submission {
+            stream: Arc::new(TokenStream::new(Arc::new(info))),
+            stop_after: None,
+            abort_after: None,
+            ignore_eos: false,
+        }
+    }
+}
+
+/// A rank's part of a pass in flight.
+struct Flight {
+    /// The rank scheduled something, be it nothing. Otherwise only the others of its group do.
+    takes_part: bool,
+    number: u64,
+    start: Nanos,
+    scheduled: Scheduled,
+}
+
+/// What a rank adds to a pass of its group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) duration: Nanos,
+    pub(crate) tokens: u64,
+    pub(crate) prefill_tokens: u64,
+}
+
+/// What a client has to be told.
+enum News {
+    /// So many tokens in all, and prompt tokens that were cached.
+    Tokens(u32, u32),
+    /// The end.
+    End(Verdict),
+}
+
+/// A request that the rank has not ended.
+struct Live {
+    submission: Submission,
+    times: RequestTimes,
+    /// Its client has been told of its end; the engine has yet to come to it.
+    told: bool,
+}
+
+/// One rank of a group.
+pub(crate) struct LiveRank {
+    rank: Rank,
+    flying: VecDeque<Flight>,
+    /// Buffers of passes that ended.
+    spare: Vec<Scheduled>,
+    next_pass: u64,
+    /// By slot.
+    live: Vec<Option<Live>>,
+    /// The slots that are taken, in order of arrival.
+    order: Vec<Slot>,
+    slots: HashMap<RequestId, Slot>,
+    observers: Observers,
+    /// Running and waiting requests, as told to the balancer last.
+    reported: (usize, usize),
+    /// Scratch.
+    gaps: Vec<(Nanos, u64)>,
+    fresh: Vec<Slot>,
+    /// What the clients have to be told, once everyone else knows.
+    news: Vec<(Arc<TokenStream>, News)>,
+}
+
+impl LiveRank {
+    pub(crate) fn new(rank: Rank, observers: Observers) -> LiveRank {
+        LiveRank {
+            rank,
+            flying: VecDeque::new(),
+            spare: Vec::new(),
+            next_pass: 0,
+            live: Vec::new(),
+            order: Vec::new(),
+            slots: HashMap::new(),
+            observers,
+            reported: (0, 0),
+            gaps: Vec::new(),
+            fresh: Vec::new(),
+            news: Vec::new(),
+        }
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        self.rank.has_work()
+    }
+
+    pub(crate) fn stats(&self) -> RankStats {
+        self.rank.stats()
+    }
+
+    /// What the engine would have died of, in its words.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        self.rank.fault()
+    }
+
+    /// No pass in flight computes a token.
+    pub(crate) fn flies_empty(&self) -> bool {
+        self.flying.iter().all(|flight| flight.scheduled.tokens == 0)
+    }
+
+    pub(crate) fn arm_prefill_decode_interval(&mut self) {
+        self.rank.arm_prefill_decode_interval();
+    }
+
+    pub(crate) fn end_prefill_deferral(&mut self) {
+        self.rank.end_prefill_deferral();
+    }
+
+    pub(crate) fn idle(&mut self, at: Nanos) {
+        self.observers.idle(at);
+    }
+
+    /// Takes over a request that arrived at `at`. False if the engine refused it.
+    pub(crate) fn submit(&mut self, submission: Submission, at: Nanos) -> bool {
+        let info = submission.stream.info.clone();
+        let request = Request {
+            id: info.id,
+            arrival: at,
+            prompt_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
+            content: Content::Tokens(info.prompt.as_ref().into()),
+            output: OutputPlan {
+                max_tokens: info.max_tokens,
+                stop_after: submission.stop_after,
+                tokens: Some(info.output.as_ref().into()),
+                ignore_eos: Some(submission.ignore_eos),
+            },
+            priority: info.priority,
+            tie: info.id.0,
+        };
+        match self.rank.submit(request) {
+            Ok(slot) => {
+                let times = RequestTimes { arrival: at, ..RequestTimes::default() };
+                let place = slot.0 as usize;
+                if self.live.len() <= place {
+                    self.live.resize_with(place + 1, || None);
+                }
+                self.live[place] = Some(Live { submission, times, told: false });
+                self.order.push(slot);
+                self.slots.insert(info.id, slot);
+                self.observers.submitted(&info, at, &self.rank.stats());
+                true
+            }
+            Err(reason) => {
+                self.observers.rejected(&info, reason, at);
+                self.news.push((submission.stream, News::End(Verdict::Rejected(reason))));
+                false
+            }
+        }
+    }
+
+    /// Ends a request whose client is gone. Nothing happens if it has ended already.
+    pub(crate) fn cancel(&mut self, id: RequestId, at: Nanos) {
+        let Some(&slot) = self.slots.get(&id) else { return };
+        if self.rank.cancel(slot) {
+            if let Some(live) = self.forget(slot) {
+                self.order.retain(|&other| other != slot);
+                self.tell_end(&live, EndReason::Cancelled, at);
+            }
+        } else if let Some(live) = at_mut(&mut self.live, slot)
+            && !std::mem::replace(&mut live.told, true)
+        {
+            let (stream, times) = (live.submission.stream.clone(), live.times);
+            let ended = Ended { info: &stream.info, times: &times, reason: EndReason::Cancelled, at };
+            self.observers.ended(&ended, &self.rank.stats());
+            self.news.push((stream, News::End(Verdict::Ended(EndReason::Cancelled, times))));
+        }
+    }
+
+    /// Ends every request, because the engine died.
+    pub(crate) fn fail_all(&mut self, at: Nanos) {
+        for slot in std::mem::take(&mut self.order) {
+            if let Some(live) = self.live.get_mut(slot.0 as usize).and_then(Option::take) {
+                self.tell_end(&live, EndReason::Failed, at);
+            }
+        }
+        self.slots.clear();
+    }
+
+    fn tell_end(&mut self, live: &Live, reason: EndReason, at: Nanos) {
+        if live.told {
+            return;
+        }
+        let stream = &live.submission.stream;
+        let ended = Ended { info: &stream.info, times: &live.times, reason, at };
+        self.observers.ended(&ended, &self.rank.stats());
+        self.news.push((stream.clone(), News::End(Verdict::Ended(reason, live.times))));
+    }
+
+    /// Takes a request out of the tables, all but `order`.
+    fn forget(&mut self, slot: Slot) -> Option<Live> {
+        let live = self.live.get_mut(slot.0 as usize)?.take()?;
+        self.slots.remove(&live.submission.stream.info.id);
+        Some(live)
+    }
+
+    /// Schedules its part of the pass that starts at `start`, if there is anything to schedule.
+    pub(crate) fn schedule(&mut self, throttle: bool, start: Nanos, timing: &TimingModel) -> Part {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        if !self.rank.has_work() {
+            copy.tokens = 0;
+            self.flying.push_back(Flight {
+                takes_part: false,
+                number: self.next_pass,
+                start,
+                scheduled: copy,
+            });
+            return Part::default();
+        }
+        let scheduled = self.rank.schedule_throttled(throttle);
+        copy_into(scheduled, &mut copy);
+        let duration = timing.pass_duration(&copy.shape());
+        let part = Part { duration, tokens: copy.tokens, prefill_tokens: copy.prefill_tokens };
+        for admission in &copy.admitted {
+            if let Some(live) = at_mut(&mut self.live, admission.slot)
+                && live.times.first_admit.is_none()
+            {
+                live.times.first_admit = Some(start);
+                live.times.cached_tokens = admission.hit_tokens;
+            }
+        }
+        for slot in &copy.preempted {
+            if let Some(live) = at_mut(&mut self.live, *slot) {
+                live.times.preemptions += 1;
+            }
+        }
+        self.flying.push_back(Flight { takes_part: true, number: self.next_pass, start, scheduled: copy });
+        self.next_pass += 1;
+        part
+    }
+
+    /// Completes its part of the oldest pass in flight, which ends at `now`, and tells everyone.
+    pub(crate) fn complete(&mut self, now: Nanos) {
+        let Some(flight) = self.flying.pop_front() else { return };
+        if flight.takes_part {
+            self.complete_part(&flight, now);
+        }
+        self.spare.push(flight.scheduled);
+    }
+
+    fn complete_part(&mut self, flight: &Flight, now: Nanos) {
+        let outcome = self.rank.complete().clone();
+        self.gaps.clear();
+        self.fresh.clear();
+        let mut tokens = 0;
+        let mut aborted = Vec::new();
+        let finished: HashMap<Slot, (FinishReason, u32)> =
+            outcome.finished.iter().map(|f| (f.slot, (f.reason, f.output_tokens))).collect();
+        for &slot in &self.order {
+            let given = match finished.get(&slot) {
+                Some(&(_, output_tokens)) => output_tokens,
+                None => self.rank.outputs(slot),
+            };
+            let Some(live) = at_mut(&mut self.live, slot).filter(|live| !live.told) else { continue };
+            let times = &mut live.times;
+            if given <= times.output_tokens {
+                continue;
+            }
+            tokens += u64::from(given - times.output_tokens);
+            match times.last_token {
+                Some(previous) => note_gap(&mut self.gaps, now.since(previous)),
+                None => {
+                    times.first_token = Some(now);
+                    self.fresh.push(slot);
+                }
+            }
+            times.last_token = Some(now);
+            times.output_tokens = given;
+            match live.submission.abort_after {
+                Some(last) if given >= last => aborted.push(slot),
+                _ if finished.contains_key(&slot) => {}
+                _ => {
+                    let news = News::Tokens(given, times.cached_tokens);
+                    self.news.push((live.submission.stream.clone(), news));
+                }
+            }
+        }
+        let mut gone = Vec::new();
+        for finished in &outcome.finished {
+            if let Some(live) = self.forget(finished.slot).filter(|live| !live.told) {
+                let stopped = aborted.contains(&finished.slot);
+                let reason = if stopped { FinishReason::Stop } else { finished.reason };
+                gone.push((live, EndReason::Finished(reason)));
+            }
+        }
+        for slot in aborted {
+            self.stop_at_string(slot, &mut gone);
+        }
+        if !gone.is_empty() || !outcome.finished.is_empty() {
+            self.order.retain(|slot| self.live[slot.0 as usize].is_some());
+        }
+        self.report(flight, &outcome, now, tokens, &gone);
+        for (live, reason) in gone {
+            let verdict = Verdict::Ended(reason, live.times);
+            self.news.push((live.submission.stream, News::End(verdict)));
+        }
+    }
+
+    /// Tells the clients what has happened since the last time.
+    pub(crate) fn deliver(&mut self) {
+        for (stream, news) in self.news.drain(..) {
+            match news {
+                News::Tokens(given, cached) => stream.give(given, cached),
+                News::End(verdict) => stream.end(verdict),
+            }
+        }
+    }
+
+    /// Ends a request whose stop string is complete, unless it ended with this pass anyway.
+    fn stop_at_string(&mut self, slot: Slot, gone: &mut Vec<(Live, EndReason)>) {
+        let reason = EndReason::Finished(FinishReason::Stop);
+        if at_mut(&mut self.live, slot).is_none() {
+            return;
+        }
+        if self.rank.cancel(slot) {
+            gone.extend(self.forget(slot).map(|live| (live, reason)));
+        } else if let Some(live) = at_mut(&mut self.live, slot) {
+            live.told = true;
+            gone.push((Live { submission: live.submission.clone(), times: live.times, told: false }, reason));
+        }
+    }
+
+    fn report(
+        &mut self,
+        flight: &Flight,
+        outcome: &Outcome,
+        now: Nanos,
+        tokens: u64,
+        gone: &[(Live, EndReason)],
+    ) {
+        let ended: Vec<Ended<'_>> = gone
+            .iter()
+            .map(|(live, reason)| Ended {
+                info: &live.submission.stream.info,
+                times: &live.times,
+                reason: *reason,
+                at: now,
+            })
+            .collect();
+        let first = |live: &'_ Live| live.times.first_token == Some(now);
+        let ending = gone.iter().map(|(live, _)| live).filter(|live| first(live));
+        let staying = self
+            .fresh
+            .iter()
+            .filter_map(|slot| self.live[slot.0 as usize].as_ref())
+            .filter(|live| !live.told);
+        let first_tokens: Vec<FirstToken<'_>> = staying
+            .chain(ending)
+            .map(|live| FirstToken { info: &live.submission.stream.info, times: &live.times })
+            .collect();
+        let stats = self.rank.stats();
+        self.observers.pass(&PassReport {
+            number: flight.number,
+            start: flight.start,
+            end: now,
+            scheduled: &flight.scheduled,
+            outcome,
+            events: self.rank.events(),
+            stats: &stats,
+            tokens,
+            gaps: &self.gaps,
+            first_tokens: &first_tokens,
+            ended: &ended,
+        });
+        self.rank.clear_events();
+    }
+
+    /// What it has to tell the balancer: its load, if its counts have changed since it last did.
+    pub(crate) fn take_load(&mut self) -> Option<RankLoad> {
+        let stats = self.rank.stats();
+        let counts = (stats.running, stats.waiting);
+        if std::mem::replace(&mut self.reported, counts) == counts {
+            return None;
+        }
+        let free = f64::from(stats.usable_blocks - stats.used_blocks);
+        Some(RankLoad {
+            waiting: counts.1 as u64,
+            running: counts.0 as u64,
+            kv_usage: 1.0 - free / f64::from(stats.usable_blocks),
+        })
+    }
+}
+
+/// The request in a slot.
+fn at_mut(live: &mut [Option<Live>], slot: Slot) -> Option<&mut Live> {
+    live.get_mut(slot.0 as usize)?.as_mut()
+}
+
+/// Adds one gap to the counts. Nearly all gaps of a pass are the same.
+fn note_gap(gaps: &mut Vec<(Nanos, u64)>, gap: Nanos) {
+    match gaps.iter_mut().find(|(other, _)| *other == gap) {
+        Some((_, count)) => *count += 1,
+        None => gaps.push((gap, 1)),
+    }
+}
+
+/// A copy without an allocation, once warm.
+fn copy_into(from: &Scheduled, to: &mut Scheduled) {
+    (to.tokens, to.prefill_tokens) = (from.tokens, from.prefill_tokens);
+    (to.decode, to.lookups) = (from.decode, from.lookups);
+    to.prefill.clone_from(&from.prefill);
+    to.admitted.clone_from(&from.admitted);
+    to.preempted.clone_from(&from.preempted);
+    to.parked.clone_from(&from.parked);
+}

@@ -1,0 +1,204 @@
+//! One mock worker: its rank groups on threads of their own, and the door through which requests come.
+//!
+//! A request gets its time of arrival here, on the wall clock; from then on logical time decides. Its handle
+//! ends it when it is dropped, so a client that is gone costs nothing from that instant on.
+
+use crate::clock::WallClock;
+use crate::drive::{self, Command, Shared};
+use crate::error::LiveError;
+use crate::group::{GroupSettings, RankGroup};
+use crate::observer::Observers;
+use crate::placement::Placement;
+use crate::rank::{LiveRank, Submission};
+use crate::stream::TokenStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use windtunnel_config::Deployment;
+use windtunnel_engine::{Nanos, Rank, RankConfig, RankStats, Rejection, RequestId, Stepper};
+
+/// What a worker is made with beside its deployment.
+pub struct WorkerOptions<'a> {
+    /// Passes take no time.
+    pub no_delay: bool,
+    /// Keep the events of the prefix caches for the observers.
+    pub kv_events: bool,
+    /// Makes the observers of a rank.
+    pub observers: &'a mut dyn FnMut(u32) -> Observers,
+}
+
+/// A running worker. Its threads end when it and all handles are gone.
+pub struct Worker {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    clock: WallClock,
+    groups: Vec<Group>,
+    ranks_per_group: u32,
+    ranks: u32,
+    engine: RankConfig,
+    next_id: AtomicU64,
+    placement: Arc<Mutex<Placement>>,
+    /// Requests that have not ended, by rank.
+    unfinished: Vec<AtomicU64>,
+}
+
+struct Group {
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    /// Starts the threads of one worker of `deployment`.
+    ///
+    /// # Errors
+    /// What the engine refuses about its settings, and a system that gives no thread.
+    pub fn start(deployment: &Deployment, options: WorkerOptions<'_>) -> Result<Worker, LiveError> {
+        let ranks = deployment.ranks.get();
+        let ranks_per_group = if deployment.barrier { ranks } else { 1 };
+        let mut engine = deployment.engine.clone();
+        engine.set_kv_events(options.kv_events);
+        let mut of_a_rank = engine.clone();
+        let several = ranks_per_group > 1;
+        let prefill_interval = if several { u64::from(of_a_rank.take_prefill_interval()) } else { 1 };
+        let placement = Arc::new(Mutex::new(Placement::new(deployment)));
+        let settings = GroupSettings {
+            engine: of_a_rank,
+            prefill_interval,
+            timing: deployment.timing.clone(),
+            no_delay: options.no_delay,
+            reports: ranks > 1,
+        };
+        let clock = WallClock::start();
+        let mut groups = Vec::new();
+        for first in (0..ranks).step_by(ranks_per_group as usize) {
+            let lanes = (first..first + ranks_per_group)
+                .map(|rank| {
+                    let scheduler = Rank::new(settings.engine.clone(), Stepper::Plain)?;
+                    Ok(LiveRank::new(scheduler, (options.observers)(rank)))
+                })
+                .collect::<Result<Vec<_>, LiveError>>()?;
+            let group = RankGroup::new(first, lanes, settings.clone());
+            let (commands, receiver) = channel();
+            let shared = Arc::new(Shared::new(&group));
+            let (theirs, balancer) = (shared.clone(), placement.clone());
+            std::thread::Builder::new()
+                .name(format!("rank {first}"))
+                .spawn(move || drive::run(group, &receiver, clock, &theirs, &balancer))
+                .map_err(LiveError::Thread)?;
+            groups.push(Group { commands, shared });
+        }
+        let unfinished = (0..ranks).map(|_| AtomicU64::new(0)).collect();
+        let inner = Inner {
+            clock,
+            groups,
+            ranks_per_group,
+            ranks,
+            engine,
+            next_id: AtomicU64::new(0),
+            placement,
+            unfinished,
+        };
+        Ok(Worker { inner: Arc::new(inner) })
+    }
+
+    /// A number for the next request.
+    pub fn next_id(&self) -> RequestId {
+        RequestId(self.inner.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Data-parallel ranks.
+    pub fn ranks(&self) -> u32 {
+        self.inner.ranks
+    }
+
+    /// Settings of its ranks.
+    pub fn engine(&self) -> &RankConfig {
+        &self.inner.engine
+    }
+
+    /// Logical time now.
+    pub fn now(&self) -> Nanos {
+        self.inner.clock.now()
+    }
+
+    /// Hands a request to the rank that it names, or to the one that the worker's policy picks.
+    ///
+    /// # Errors
+    /// [`Rejection::NoSuchRank`]. What the rank itself refuses comes through the stream.
+    pub fn submit(&self, submission: Submission, dp_rank: Option<u32>) -> Result<RequestHandle, Rejection> {
+        let inner = &self.inner;
+        let at = inner.clock.now();
+        let rank = match dp_rank {
+            Some(dp_rank) if dp_rank >= inner.ranks => {
+                return Err(Rejection::NoSuchRank { dp_rank, ranks: inner.ranks });
+            }
+            Some(dp_rank) => dp_rank,
+            None if inner.ranks == 1 => 0,
+            None => {
+                let mut placement = inner.placement.lock().unwrap_or_else(PoisonError::into_inner);
+                placement.pick(at, |rank| inner.unfinished[rank as usize].load(Ordering::Relaxed))
+            }
+        };
+        inner.unfinished[rank as usize].fetch_add(1, Ordering::Relaxed);
+        let stream = submission.stream.clone();
+        let handle = RequestHandle { stream, rank, inner: inner.clone() };
+        let lane = (rank % inner.ranks_per_group) as usize;
+        handle.group().shared.tell(&handle.group().commands, Command::Submit { lane, submission, at });
+        Ok(handle)
+    }
+
+    /// Counters of every rank, as of its last pass.
+    pub fn stats(&self) -> Vec<RankStats> {
+        self.inner.groups.iter().flat_map(|group| group.shared.stats()).collect()
+    }
+
+    /// What one of its engines died of, if one did.
+    pub fn dead(&self) -> Option<&'static str> {
+        self.inner.groups.iter().find_map(|group| group.shared.dead())
+    }
+
+    /// Requests that have not ended.
+    pub fn unfinished(&self) -> u64 {
+        self.inner.unfinished.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How far the passes are behind the wall clock, at worst.
+    pub fn lag(&self) -> Nanos {
+        self.inner.groups.iter().map(|group| group.shared.lag()).max().unwrap_or(Nanos::ZERO)
+    }
+}
+
+/// A request that was handed over. Dropping it ends the request.
+pub struct RequestHandle {
+    stream: Arc<TokenStream>,
+    rank: u32,
+    inner: Arc<Inner>,
+}
+
+impl RequestHandle {
+    /// Where its tokens come.
+    pub fn stream(&self) -> &Arc<TokenStream> {
+        &self.stream
+    }
+
+    /// The rank that has it.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn group(&self) -> &Group {
+        &self.inner.groups[(self.rank / self.inner.ranks_per_group) as usize]
+    }
+}
+
+impl Drop for RequestHandle {
+    fn drop(&mut self) {
+        self.inner.unfinished[self.rank as usize].fetch_sub(1, Ordering::Relaxed);
+        if self.stream.progress().verdict.is_none() {
+            let command = Command::Cancel { id: self.stream.info.id, at: self.inner.clock.now() };
+            self.group().shared.tell(&self.group().commands, command);
+        }
+    }
+}

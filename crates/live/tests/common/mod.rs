@@ -1,0 +1,104 @@
+//! Deployments and requests that the tests share.
+#![allow(dead_code, reason = "each test file takes what it needs")]
+
+use std::sync::{Arc, Mutex};
+use windtunnel_config::Deployment;
+use windtunnel_engine::{Nanos, RankStats, Rejection};
+use windtunnel_live::observer::{Ended, Observers, PassObserver, PassReport, RequestInfo};
+use windtunnel_live::{Submission, Worker, WorkerOptions};
+
+/// A vLLM deployment with passes of fixed times: 100 ms with prefill, 10 ms of decode.
+pub const FIXED: &str = "
+engine:
+  model: m
+  hardware: h
+  backend: vllm
+  context_length: 4096
+  workers:
+    aggregated:
+      scheduler: {max_batched_tokens: 2048, max_sequences: 256}
+      kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 1024}}
+      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
+";
+
+pub fn deployment(yaml: &str, overrides: &[&str]) -> Deployment {
+    let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+    windtunnel_config::from_str("test", yaml, &overrides).expect("a good deployment").deployment
+}
+
+/// What an observer saw, as lines.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    pub fn lines(&self) -> Vec<String> {
+        self.0.lock().expect("no observer panicked").clone()
+    }
+
+    fn note(&self, line: String) {
+        self.0.lock().expect("no observer panicked").push(line);
+    }
+}
+
+impl PassObserver for Log {
+    fn submitted(&mut self, info: &Arc<RequestInfo>, _: Nanos, stats: &RankStats) {
+        self.note(format!("submitted {} waiting {}", info.name, stats.waiting));
+    }
+
+    fn rejected(&mut self, info: &RequestInfo, reason: Rejection, _: Nanos) {
+        self.note(format!("rejected {} {}", info.name, reason.kind()));
+    }
+
+    fn pass(&mut self, pass: &PassReport<'_>) {
+        let gaps: Vec<String> = pass.gaps.iter().map(|(gap, n)| format!("{}x{n}", gap.as_ms())).collect();
+        let ended: Vec<String> =
+            pass.ended.iter().map(|e| format!("{} {}", e.info.name, e.reason.as_str())).collect();
+        self.note(format!(
+            "pass {} of {} ms: {} tokens, {} first, gaps {gaps:?}, ended {ended:?}",
+            pass.number,
+            pass.end.since(pass.start).as_ms(),
+            pass.tokens,
+            pass.first_tokens.len(),
+        ));
+    }
+
+    fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {
+        self.note(format!("{} {} running {}", ended.info.name, ended.reason.as_str(), stats.running));
+    }
+}
+
+/// A worker whose ranks all tell one log.
+pub fn worker(deployment: &Deployment, no_delay: bool) -> (Worker, Log) {
+    let log = Log::default();
+    let mut observers = |_| {
+        let mut observers = Observers::default();
+        observers.push(Box::new(log.clone()));
+        observers
+    };
+    let options = WorkerOptions { no_delay, kv_events: true, observers: &mut observers };
+    (Worker::start(deployment, options).expect("a worker"), log)
+}
+
+/// A request of `prompt` tokens that are shared with no other, and at most `max_tokens` output tokens.
+pub fn request(worker: &Worker, prompt: u32, max_tokens: u32) -> Submission {
+    let id = worker.next_id();
+    let first = 1_000 * u32::try_from(id.0).expect("few requests");
+    Submission::new(RequestInfo {
+        id,
+        name: format!("r{}", id.0),
+        prompt: (first..first + prompt).collect(),
+        output: (0..max_tokens).collect(),
+        max_tokens,
+        asked_max_tokens: Some(max_tokens),
+        choices: 1,
+        streaming: false,
+        lora: None,
+        cache_salt: None,
+        priority: None,
+    })
+}
+
+/// Runs what waits for a worker.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
