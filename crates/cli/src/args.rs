@@ -19,6 +19,8 @@ pub enum Command {
     Predict(Predict),
     /// Prove the schedulers against traces of the real ones
     Conformance(Conformance),
+    /// List the models that are known by name, or describe one
+    Models(Models),
     /// Print the JSON Schema of the configuration file
     Schema,
 }
@@ -66,6 +68,16 @@ pub struct Predict {
     /// --telemetry); all cores if not given. The results are the same to the byte
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+}
+
+/// Arguments of `models`.
+#[derive(Debug, Args)]
+pub struct Models {
+    /// Name of a built-in model, or path of a config.json or of its folder; all built-in models if not given
+    pub model: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What standard output shows.

@@ -7,6 +7,7 @@ mod args;
 mod conformance;
 mod exit;
 mod files;
+mod models;
 mod predict;
 mod process;
 mod progress;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Predict(predict) => predict::run(&predict),
         Command::Conformance(conformance) => conformance::run(&conformance.action),
+        Command::Models(arguments) => models::run(&arguments),
         Command::Schema => schema(),
     };
     match done {

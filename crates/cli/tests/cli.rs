@@ -56,6 +56,11 @@ fn the_file_may_be_an_argument_or_an_option_but_not_both() {
 fn wrong_input_exits_with_2_and_says_what_and_where() {
     let cases: &[(&[&str], &str)] = &[
         (
+            &["models", "nothing"],
+            "error: model \"nothing\" is neither built in (`windtunnel models` lists those that are) nor a \
+             config.json\n",
+        ),
+        (
             &["predict", "nothing.yaml"],
             "error: nothing.yaml: cannot be read: No such file or directory (os error 2)\n",
         ),

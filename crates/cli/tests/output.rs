@@ -115,3 +115,16 @@ fn every_field_of_a_check_is_documented() {
     assert_eq!(done.status.code(), Some(2));
     assert_eq!(written(&out(&done)), documented("conformance check --json"));
 }
+
+#[test]
+fn every_field_of_a_model_is_documented() {
+    let done = windtunnel(["models", "--json"]).output().unwrap();
+    let mut found = BTreeSet::new();
+    for model in serde_json::from_str::<Vec<Value>>(&out(&done)).unwrap() {
+        paths(&model, "", &mut found);
+    }
+    // Null where a model has no such thing; another one has it.
+    let parts = |path: &String| found.iter().any(|other| other.starts_with(&format!("{path}.")));
+    let found: BTreeSet<String> = found.iter().filter(|path| !parts(path)).cloned().collect();
+    assert_eq!(found, documented("models --json"));
+}

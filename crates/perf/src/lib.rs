@@ -1,11 +1,13 @@
-//! Timing sources: how long a pass takes, as a function of its shape alone.
+//! Timing sources: how long a pass takes, as a function of its shape alone. And what models are made of
+//! ([`models`]).
 //!
-//! A model is a plain value, checked once when it is made; asking it costs a few floating-point
-//! operations and never allocates. It knows nothing of schedulers, clocks, files or configuration.
+//! A timing model is a plain value, checked once when it is made; asking it costs a few floating-point
+//! operations and never allocates. Nothing here knows schedulers, clocks or configuration.
 
 mod curve;
 mod law;
 mod model;
+pub mod models;
 mod profile;
 mod table;
 

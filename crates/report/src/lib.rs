@@ -40,5 +40,5 @@ pub use record::{Refusal, RequestRecord};
 pub use report::{Pool, Report, RunEnd};
 pub use sla::Sla;
 pub use summary::{Number, Summary};
-pub use table::{print, table};
+pub use table::{columns, print, table};
 pub use telemetry::{TelemetrySample, TelemetryWriter};

@@ -59,6 +59,11 @@ pub fn print(out: &mut impl Write, text: &str) -> Result<(), ReportError> {
     })
 }
 
+/// Rows of cells under a header, at most 100 columns wide where the cells allow it.
+pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
+    draw(header, rows)
+}
+
 /// Rows of cells under a header, names to the left and numbers to the right, with as much space between
 /// columns as the width allows.
 pub(crate) fn draw(header: &[&str], rows: &[Vec<String>]) -> String {
