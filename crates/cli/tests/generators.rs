@@ -55,6 +55,16 @@ fn the_generator_writes_the_hand_written_scenarios() {
     }
 }
 
+#[test]
+fn the_generator_writes_the_scenarios_in_which_kv_moves() {
+    let made = tempdir().unwrap();
+    if generate("gen_vllm_kv.py", &[], made.path()) {
+        for name in golden_names("vllm_kv") {
+            assert!(same_scenario("vllm_kv", &name, made.path()), "{name}");
+        }
+    }
+}
+
 /// And the seed that the README gives for each random one.
 #[test]
 fn the_generator_writes_the_random_scenarios_from_their_seeds() {

@@ -24,6 +24,7 @@ const SETS: &[(&str, usize, u64)] = &[
     ("sglang_random", 32, 3336),
     ("vllm", 29, 3860),
     ("vllm_dp", 4, 330),
+    ("vllm_kv", 38, 3412),
     ("vllm_options", 7, 202),
     ("vllm_random", 36, 2456),
 ];
@@ -200,6 +201,13 @@ fn no_key_goes_unread() {
     every_key_is_read(&Copy::of("vllm_random", "rand_00234_async_pressure_fcfs"), 29, |line| {
         line["step"] == 19
     });
+}
+
+/// And of a step in which KV moves, on either side.
+#[test]
+fn no_key_of_a_transfer_goes_unread() {
+    every_key_is_read(&Copy::of("vllm_kv", "d_pressure_shared_async"), 42, |line| line["step"] == 46);
+    every_key_is_read(&Copy::of("vllm_kv", "p_mixed_decode_async"), 42, |line| line["stale"].is_array());
 }
 
 /// And of a pass of each kind that SGLang has.
@@ -451,7 +459,8 @@ fn run_packs_by_name_and_spares_its_inputs() {
             r#","arrival_ms":1,"arrival_step":2}"#,
             "arrival_step: arrival_ms is given too; a request has one of them",
         ),
-        (r#","abort_ms":2}"#, "abort_ms: a scenario aborts by abort_step"),
+        (r#","abort_ms":2}"#, "abort_ms: a scenario without kv_role aborts by abort_step"),
+        (r#","remote_prefill":true}"#, "remote_prefill: needs a kv_role in the config"),
         (r#"}"#, "id: \"a\" stands twice"),
     ] {
         fs::write(

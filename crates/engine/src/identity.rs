@@ -267,7 +267,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 mod tests {
     use super::*;
     use crate::nanos::Nanos;
-    use crate::request::{OutputPlan, RequestId};
+    use crate::request::{HandOff, OutputPlan, RequestId};
 
     fn request(prompt_tokens: u32, content: Content) -> Request {
         Request {
@@ -278,6 +278,7 @@ mod tests {
             output: OutputPlan::of_length(100),
             priority: None,
             tie: 0,
+            hand_off: HandOff::None,
         }
     }
 

@@ -92,6 +92,25 @@ pub struct Admission {
     pub known_tokens: u32,
     /// It had been preempted before.
     pub resumed: bool,
+    /// Its KV was loaded, so nothing was looked up.
+    pub loaded: bool,
+}
+
+/// KV that a pass starts to load for a waiting request. The driver reports its end (`kv_loaded`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLoad {
+    /// The request.
+    pub slot: Slot,
+    /// Tokens found in the prefix cache, which are not loaded.
+    pub hit_tokens: u32,
+    /// Tokens known: the prompt, and for a preempted request its outputs.
+    pub known_tokens: u32,
+    /// Tokens loaded.
+    pub tokens: u32,
+    /// Blocks that they are loaded into.
+    pub blocks: u32,
+    /// Admissions of the pass that were decided before it.
+    pub after: u32,
 }
 
 /// What one call of `schedule` decided. Buffers are reused from pass to pass.
@@ -114,6 +133,13 @@ pub struct Scheduled {
     pub parked: Vec<Slot>,
     /// Prefix-cache lookups made, also for requests that were then not admitted.
     pub lookups: u32,
+    /// Loads that start with the pass, in order.
+    pub loads: Vec<KvLoad>,
+    /// Ended requests whose blocks can be read from this pass on, and are held until the driver says that they
+    /// were (`kv_sent`).
+    pub sends: Vec<Slot>,
+    /// Requests that ended before their load was asked for, so that nobody will read what is held for them.
+    pub unread: Vec<RequestId>,
 }
 
 impl Scheduled {
@@ -131,6 +157,9 @@ impl Scheduled {
         self.preempted.clear();
         self.parked.clear();
         self.lookups = 0;
+        self.loads.clear();
+        self.sends.clear();
+        self.unread.clear();
     }
 }
 
@@ -146,7 +175,7 @@ pub struct Token {
 /// A request that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Where it stood; free for the next request now.
+    /// Where it stood; free for the next request, unless blocks are held there.
     pub slot: Slot,
     /// The request.
     pub id: RequestId,

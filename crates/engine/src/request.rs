@@ -59,6 +59,18 @@ impl OutputPlan {
     }
 }
 
+/// Where the KV of a request's prompt comes from, or who reads it afterwards: prefill and decode on ranks apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandOff {
+    /// All happens here.
+    #[default]
+    None,
+    /// The prompt was computed elsewhere: its KV is loaded before the request runs here.
+    Pull,
+    /// Another rank goes on with it: its blocks are held after it ends here, until they have been read.
+    Hold,
+}
+
 /// One request, as submitted to a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -77,6 +89,8 @@ pub struct Request {
     pub priority: Option<i32>,
     /// Orders requests of equal priority and arrival (vLLM compares the request ids).
     pub tie: u64,
+    /// Whether its KV comes from elsewhere or goes there. Heeded by a rank that takes part in such transfers.
+    pub hand_off: HandOff,
 }
 
 /// Why a request ended.
@@ -88,6 +102,8 @@ pub enum FinishReason {
     Stop,
     /// Given up, by the engine or from outside.
     Abort,
+    /// The KV that it waited for could not be loaded.
+    Error,
 }
 
 impl FinishReason {
@@ -97,6 +113,7 @@ impl FinishReason {
             FinishReason::Length => "length",
             FinishReason::Stop => "stop",
             FinishReason::Abort => "abort",
+            FinishReason::Error => "error",
         }
     }
 }

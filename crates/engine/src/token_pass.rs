@@ -19,6 +19,24 @@ pub(crate) struct Member {
     pub(crate) samples: bool,
 }
 
+/// What went wrong with a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadFailure {
+    /// All of it is lost (as NIXL's worker reports it).
+    Whole,
+    /// What was to be read into the blocks from this one on is lost, counted from the first block that is loaded.
+    FromBlock(u32),
+}
+
+/// What the worker reports with a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// A load has ended, well or not.
+    Loaded { slot: u32, failure: Option<LoadFailure> },
+    /// Held blocks have been read.
+    Sent { slot: u32 },
+}
+
 /// One pass in flight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pass {
@@ -31,6 +49,8 @@ pub(crate) struct Pass {
     pub(crate) members: Vec<Member>,
     /// Members of the decode set whose token in this pass is a stop token.
     pub(crate) stops: Vec<(u32, u32)>,
+    /// Read when the pass is processed.
+    pub(crate) reports: Vec<Report>,
 }
 
 impl Recycle for Pass {
@@ -40,5 +60,6 @@ impl Recycle for Pass {
         self.uniform = 0;
         self.members.clear();
         self.stops.clear();
+        self.reports.clear();
     }
 }

@@ -3,7 +3,7 @@
 
 use allocation_counter::measure;
 use windtunnel_engine::{
-    Content, Nanos, OutputPlan, Rank, RankConfig, Request, RequestId, Stepper, sglang, trtllm, vllm,
+    Content, HandOff, Nanos, OutputPlan, Rank, RankConfig, Request, RequestId, Stepper, sglang, trtllm, vllm,
 };
 
 const MEMBERS: u64 = 64;
@@ -41,6 +41,7 @@ fn warm(config: &RankConfig, stepper: Stepper) -> Rank {
             output: OutputPlan::of_length(10_000),
             priority: None,
             tie: id,
+            hand_off: HandOff::None,
         };
         rank.submit(request).unwrap();
     }

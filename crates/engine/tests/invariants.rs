@@ -12,7 +12,7 @@ use support::plan::{Case, ContentPlan, Event, Plan, case};
 use support::runner::runner;
 use support::world::{Tally, World};
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, Rank};
-use windtunnel_engine::{Content, Nanos, OutputPlan, Request, RequestId, Stepper};
+use windtunnel_engine::{Content, HandOff, Nanos, OutputPlan, Request, RequestId, Stepper};
 
 #[test]
 fn random_workloads_keep_every_invariant() {
@@ -137,6 +137,7 @@ fn prompts_in_chunks_take_each_others_blocks_for_ever_when_the_one_admitted_firs
         output: OutputPlan::of_length(1),
         priority: None,
         tie: id,
+        hand_off: HandOff::None,
     };
     for (policy, preemption_mode, tokens_given, preemptions) in [
         (Policy::Fcfs, PreemptionMode::Fifo, 0, 499),

@@ -4,8 +4,8 @@
 use divan::{Bencher, black_box};
 use std::num::NonZeroU32;
 use windtunnel_engine::{
-    Content, DecodeSet, Nanos, OutputPlan, Rank, RankConfig, Request, RequestId, Shape, Stepper, sglang,
-    trtllm, vllm,
+    Content, DecodeSet, HandOff, Nanos, OutputPlan, Rank, RankConfig, Request, RequestId, Shape, Stepper,
+    sglang, trtllm, vllm,
 };
 use windtunnel_perf::{Law, Linear, Polynomial, Speedup, TimingModel};
 use windtunnel_router::RoundRobin;
@@ -28,6 +28,7 @@ fn request(id: u64, prompt_tokens: u32, outputs: u32, content: Content) -> Reque
         output: OutputPlan::of_length(outputs),
         priority: None,
         tie: id,
+        hand_off: HandOff::None,
     }
 }
 

@@ -18,7 +18,7 @@ mod times;
 
 pub use arrivals::Arrivals;
 pub use error::{TrafficError, escaped};
-pub use requests::{RequestLine, RequestLines};
+pub use requests::{LoadFail, RequestLine, RequestLines, Whole};
 pub use source::{Format, Source, Times, TraceFile, WorkloadSource};
 pub use synthetic::Synthetic;
 

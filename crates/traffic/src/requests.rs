@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::path::Path;
-use windtunnel_engine::{Content, Nanos, OutputPlan, Request, RequestId};
+use windtunnel_engine::{Content, HandOff, Nanos, OutputPlan, Request, RequestId};
 
 /// One line of a request file. A field that is null counts as not given.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -43,9 +43,37 @@ pub struct RequestLine {
     pub ignore_eos: Option<bool>,
     /// The data-parallel rank of its worker that has to take it, from 0.
     pub dp_rank: Option<u32>,
+    /// The KV of its prompt is pulled from a prefill side.
+    pub remote_prefill: Option<bool>,
+    /// Its blocks are held after it ends, for a decode side to read.
+    pub remote_decode: Option<bool>,
+    /// How long its load takes, in milliseconds.
+    pub load_ms: Option<f64>,
+    /// How long it takes until its blocks have been read, in milliseconds.
+    pub send_ms: Option<f64>,
+    /// Its load fails.
+    pub load_fail: Option<LoadFail>,
 }
 
-const KNOWN: [&str; 12] = [
+/// How a load fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum LoadFail {
+    /// From the n-th block that is loaded on.
+    FromBlock(u32),
+    /// All of it.
+    Whole(Whole),
+}
+
+/// The word for all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Whole {
+    /// `request`
+    Request,
+}
+
+const KNOWN: [&str; 17] = [
     "id",
     "prompt_token_ids",
     "max_tokens",
@@ -58,7 +86,15 @@ const KNOWN: [&str; 12] = [
     "abort_ms",
     "ignore_eos",
     "dp_rank",
+    "remote_prefill",
+    "remote_decode",
+    "load_ms",
+    "send_ms",
+    "load_fail",
 ];
+
+/// What `load_fail` may be.
+const LOAD_FAILURES: &str = "allowed are \"request\" and the number of a block, from 0";
 
 /// Output token of a position behind a given list of output tokens.
 const PADDING_TOKEN: u32 = 199_999;
@@ -98,6 +134,11 @@ impl RequestLine {
             },
             priority: self.priority,
             tie: ordinal,
+            hand_off: match (self.remote_prefill, self.remote_decode) {
+                (Some(true), _) => HandOff::Pull,
+                (_, Some(true)) => HandOff::Hold,
+                _ => HandOff::None,
+            },
         }
     }
 
@@ -111,13 +152,23 @@ impl RequestLine {
             let allowed = format!("allowed is an integer from 1 to {MAX_TOKENS}");
             return Err(Fault::new("max_tokens", format!("got {}", self.max_tokens), allowed));
         }
-        for (field, ms) in [("arrival_ms", self.arrival_ms), ("abort_ms", self.abort_ms)] {
+        let times = [
+            ("arrival_ms", self.arrival_ms),
+            ("abort_ms", self.abort_ms),
+            ("load_ms", self.load_ms),
+            ("send_ms", self.send_ms),
+        ];
+        for (field, ms) in times {
             if let Some(ms) = ms
                 && !(ms.is_finite() && ms >= 0.0)
             {
                 let allowed = "allowed is a number of milliseconds of at least 0";
                 return Err(Fault::new(field, format!("got {ms}"), allowed));
             }
+        }
+        if self.remote_prefill == Some(true) && self.remote_decode == Some(true) {
+            let allowed = "remote_prefill is true too; a request has one of them";
+            return Err(Fault::new("remote_decode", "got true", allowed));
         }
         Ok(())
     }
@@ -203,10 +254,14 @@ fn check_type(field: &str, value: &Value) -> Result<(), Fault> {
             fields::integers(field, value, u32::MAX.into()).map(drop)
         }
         "max_tokens" => fields::integer(field, value, 1, MAX_TOKENS.into()).map(drop),
-        "arrival_ms" | "abort_ms" => fields::milliseconds(field, value).map(drop),
+        "arrival_ms" | "abort_ms" | "load_ms" | "send_ms" => fields::milliseconds(field, value).map(drop),
         "arrival_step" | "abort_step" => fields::integer(field, value, 0, u64::MAX).map(drop),
         "priority" => fields::signed(field, value).map(drop),
-        "ignore_eos" => fields::boolean(field, value).map(drop),
+        "ignore_eos" | "remote_prefill" | "remote_decode" => fields::boolean(field, value).map(drop),
+        "load_fail" if value == "request" => Ok(()),
+        "load_fail" => fields::integer(field, value, 0, u32::MAX.into())
+            .map(drop)
+            .map_err(|_| Fault::new(field, format!("got {value}"), LOAD_FAILURES)),
         "dp_rank" => fields::integer(field, value, 0, u32::MAX.into()).map(drop),
         _ => Err(fields::unknown(field, &KNOWN)),
     }
@@ -306,6 +361,8 @@ impl RequestStream {
     fn arrival(&mut self, mut line: RequestLine) -> Result<Arrival, Fault> {
         let by_step =
             "arrivals and aborts by scheduler step belong to conformance runs; a prediction has times";
+        let transfers =
+            "hand-offs by line belong to conformance runs; a prediction has its roles and kv_transfer";
         let refused = [
             ("arrival_step", line.arrival_step.map(|step| step.to_string()), by_step),
             ("abort_step", line.abort_step.map(|step| step.to_string()), by_step),
@@ -314,6 +371,11 @@ impl RequestStream {
                 line.abort_ms.map(|ms| ms.to_string()),
                 "aborts are not supported in predictions yet",
             ),
+            ("remote_prefill", line.remote_prefill.map(|remote| remote.to_string()), transfers),
+            ("remote_decode", line.remote_decode.map(|remote| remote.to_string()), transfers),
+            ("load_ms", line.load_ms.map(|ms| ms.to_string()), transfers),
+            ("send_ms", line.send_ms.map(|ms| ms.to_string()), transfers),
+            ("load_fail", line.load_fail.map(|_| "one".to_owned()), transfers),
         ];
         for (field, value, why) in refused {
             if let Some(value) = value {

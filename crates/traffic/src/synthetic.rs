@@ -2,7 +2,7 @@
 
 use crate::arrivals::Clock;
 use crate::{Arrival, Arrivals, MAX_TOKENS, TrafficError};
-use windtunnel_engine::{Content, OutputPlan, Request, RequestId};
+use windtunnel_engine::{Content, HandOff, OutputPlan, Request, RequestId};
 
 /// A synthetic workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +68,7 @@ impl SyntheticStream {
             output: OutputPlan::of_length(self.plan.output_tokens),
             priority: None,
             tie: ordinal,
+            hand_off: HandOff::None,
         };
         Some(Ok(Arrival { at, request, name: None, dp_rank: None }))
     }

@@ -3,7 +3,9 @@
 use std::io::Write;
 use windtunnel_engine::{Content, Nanos};
 use windtunnel_traffic::WorkloadSource;
-use windtunnel_traffic::{Arrival, Format, RequestLine, RequestLines, Times, TraceFile, TrafficError};
+use windtunnel_traffic::{
+    Arrival, Format, LoadFail, RequestLine, RequestLines, Times, TraceFile, TrafficError, Whole,
+};
 
 fn file(lines: &[&str]) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -134,7 +136,8 @@ fn a_stop_token_ends_the_output_where_it_first_comes() {
 #[test]
 fn the_reader_gives_every_field() {
     let line = r#"{"id":"a","prompt_token_ids":[1],"max_tokens":3,"output_token_ids":null,"arrival_step":4,
-        "priority":-1,"stop_token_ids":[2],"abort_step":9,"abort_ms":1.5,"ignore_eos":true,"dp_rank":3}"#
+        "priority":-1,"stop_token_ids":[2],"abort_step":9,"abort_ms":1.5,"ignore_eos":true,"dp_rank":3,
+        "remote_prefill":true,"remote_decode":false,"load_ms":2.5,"send_ms":0,"load_fail":"request"}"#
         .replace('\n', " ");
     let expected = RequestLine {
         id: "a".into(),
@@ -149,6 +152,11 @@ fn the_reader_gives_every_field() {
         abort_ms: Some(1.5),
         ignore_eos: Some(true),
         dp_rank: Some(3),
+        remote_prefill: Some(true),
+        remote_decode: Some(false),
+        load_ms: Some(2.5),
+        send_ms: Some(0.0),
+        load_fail: Some(LoadFail::Whole(Whole::Request)),
     };
     assert_eq!(lines(&[&line]).unwrap(), [expected]);
 }
@@ -174,12 +182,24 @@ fn bad_lines_are_refused_with_field_value_and_remedy() {
         ),
         (with(r#""max_tokens":4"#), "max_tokens: given twice; allowed is once"),
         (
-            with(r#""remote_decode":true"#),
-            "remote_decode: unknown field; known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank",
+            with(r#""arrival_ms":10,"remote_decode":true"#),
+            "remote_decode: got true; hand-offs by line belong to conformance runs; a prediction has its roles and kv_transfer",
+        ),
+        (
+            with(r#""remote_prefill":true,"remote_decode":true"#),
+            "remote_decode: got true; remote_prefill is true too; a request has one of them",
+        ),
+        (
+            with(r#""load_fail":"all""#),
+            "load_fail: got \"all\"; allowed are \"request\" and the number of a block, from 0",
+        ),
+        (
+            with(r#""spec_k":3"#),
+            "spec_k: unknown field; known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank, remote_prefill, remote_decode, load_ms, send_ms, load_fail",
         ),
         (
             with(r#""stop_tokens_ids":[]"#),
-            "stop_tokens_ids: unknown field; did you mean stop_token_ids? known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank",
+            "stop_tokens_ids: unknown field; did you mean stop_token_ids? known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank, remote_prefill, remote_decode, load_ms, send_ms, load_fail",
         ),
         (
             r#"{"id":"b","prompt_token_ids":[],"max_tokens":3}"#.into(),

@@ -157,7 +157,7 @@ impl Text {
 mod tests {
     use super::*;
     use crate::nanos::Nanos;
-    use crate::request::{OutputPlan, RequestId};
+    use crate::request::{HandOff, OutputPlan, RequestId};
 
     fn text(own: u64, prompt_tokens: u32, content: Content, output: Option<&[u32]>) -> Text {
         let mut request = Request {
@@ -168,6 +168,7 @@ mod tests {
             output: OutputPlan { tokens: output.map(Into::into), ..OutputPlan::of_length(8) },
             priority: None,
             tie: 0,
+            hand_off: HandOff::None,
         };
         Text::new(&mut request, own)
     }

@@ -346,7 +346,13 @@ impl Rank {
                     self.stats.prefix_hits += u64::from(hit_tokens);
                 }
                 let slot = Slot(slot);
-                self.scheduled.admitted.push(Admission { slot, hit_tokens, known_tokens, resumed });
+                self.scheduled.admitted.push(Admission {
+                    slot,
+                    hit_tokens,
+                    known_tokens,
+                    resumed,
+                    loaded: false,
+                });
             }
             s.state = State::Prefilling;
             s.retracted = false;

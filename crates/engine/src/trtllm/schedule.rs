@@ -118,7 +118,8 @@ impl Rank {
                     self.stats.prefix_queries += u64::from(s.known);
                     self.stats.prefix_hits += u64::from(hit_tokens);
                 }
-                let admission = Admission { slot: Slot(slot), hit_tokens, known_tokens: s.known, resumed };
+                let (place, known_tokens) = (Slot(slot), s.known);
+                let admission = Admission { slot: place, hit_tokens, known_tokens, resumed, loaded: false };
                 self.scheduled.admitted.push(admission);
             }
             // A prompt that is cached to its end, by the reference's rule, is no prompt any more.

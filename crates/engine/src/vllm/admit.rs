@@ -4,12 +4,12 @@
 use super::rank::{Blocked, Rank};
 use super::schedule::Round;
 use super::sequence::State;
-use crate::pass::{Admission, Slot};
+use crate::pass::{Admission, KvLoad, Slot};
 use crate::rank::Stepper;
 use crate::token_pass::Member;
 
 /// What the prefix cache holds of a waiting request.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Found {
     /// Whole blocks.
     hits: u32,
@@ -17,74 +17,180 @@ struct Found {
     free_hits: u32,
 }
 
+/// What became of the first waiting request.
+enum Verdict {
+    Admitted,
+    /// It cannot run yet; those behind it pass.
+    PassedOver,
+    /// Nobody else is looked at in this pass.
+    Stop,
+}
+
 impl Rank {
-    /// Admits waiting requests while budget, seats and blocks last.
+    /// Admits waiting requests while budget, seats and blocks last; those that hold blocks come first.
     pub(super) fn admit_waiting(&mut self, round: &mut Round) {
         let seats = self.seats();
-        let mut passed_over = Vec::new();
+        let (mut without_blocks, mut with_blocks) = (Vec::new(), Vec::new());
         while round.budget > 0 && self.running.len() < seats {
-            let Some(slot) = self.waiting.first() else { break };
-            let s = &mut self.sequences[slot as usize];
-            if s.stale > 0 {
-                // Its output in flight may still be delivered; those behind it pass.
-                self.deferred += usize::from(!std::mem::replace(&mut s.deferred, true));
-                self.waiting.pop_first();
-                passed_over.push(slot);
-                continue;
-            }
-            if !self.try_admit(slot, round) {
-                break;
+            let Some(slot) = self.holding.first().or_else(|| self.waiting.first()) else { break };
+            match self.consider(slot, round) {
+                Verdict::Admitted => {}
+                Verdict::Stop => break,
+                Verdict::PassedOver => {
+                    self.take_out(slot);
+                    let s = &mut self.sequences[slot as usize];
+                    self.deferred += usize::from(!std::mem::replace(&mut s.deferred, true));
+                    match s.waits_with_blocks() {
+                        true => with_blocks.push(slot),
+                        false => without_blocks.push(slot),
+                    }
+                }
             }
         }
-        for &slot in passed_over.iter().rev() {
+        for &slot in without_blocks.iter().rev() {
             let rank = Self::waiting_rank(&self.sequences[slot as usize]);
             self.waiting.push_first(slot, rank);
         }
+        for &slot in with_blocks.iter().rev() {
+            let s = &mut self.sequences[slot as usize];
+            s.holding = true;
+            self.loaded += usize::from(s.state != State::Loading);
+            let rank = Self::waiting_rank(s);
+            self.holding.push_first(slot, rank);
+        }
         if !round.defer_prefills {
-            self.prefill_capacity_bound = self.waiting.len() > self.deferred;
+            self.prefill_capacity_bound = self.waiting.len() + self.holding.len() > self.deferred;
+        }
+    }
+
+    /// Takes the first waiting request out of its queue.
+    fn take_out(&mut self, slot: u32) {
+        let s = &mut self.sequences[slot as usize];
+        match std::mem::take(&mut s.holding) {
+            true => {
+                self.loaded -= usize::from(s.state != State::Loading);
+                self.holding.pop_first();
+            }
+            false => {
+                self.waiting.pop_first();
+            }
+        }
+    }
+
+    fn consider(&mut self, slot: u32, round: &mut Round) -> Verdict {
+        match self.sequences[slot as usize].state {
+            State::Loading => return Verdict::PassedOver,
+            State::Loaded => self.take_load(slot),
+            _ => {}
+        }
+        if self.sequences[slot as usize].stale > 0 && !self.drops_stale_output() {
+            // Its output in flight may still be delivered.
+            return Verdict::PassedOver;
+        }
+        let s = &self.sequences[slot as usize];
+        if s.computed > 0 {
+            // Loaded; nothing is looked up.
+            return self.try_admit(slot, Found::default(), round);
+        }
+        self.scheduled.lookups += 1;
+        let found = self.look_up(slot);
+        match self.tokens_to_load(slot, found.hits * self.config.block_size) {
+            0 => self.try_admit(slot, found, round),
+            tokens => self.try_load(slot, tokens, found),
+        }
+    }
+
+    /// Tokens of a waiting request behind `hit_tokens` that are to be loaded.
+    fn tokens_to_load(&self, slot: u32, hit_tokens: u32) -> u32 {
+        match self.wants_load(slot) {
+            true => self.sequences[slot as usize].prompt - hit_tokens,
+            false => 0,
         }
     }
 
     /// Admits the first waiting request if it gets a chunk of budget and the blocks it needs.
-    fn try_admit(&mut self, slot: u32, round: &mut Round) -> bool {
-        self.scheduled.lookups += 1;
-        let found = self.look_up(slot);
-        let size = self.config.block_size;
-        let hit_tokens = found.hits * size;
+    fn try_admit(&mut self, slot: u32, found: Found, round: &mut Round) -> Verdict {
         let s = &self.sequences[slot as usize];
         let known = s.known;
-        if round.defer_prefills && hit_tokens + 1 < known {
-            return false;
+        let before = s.computed + found.hits * self.config.block_size;
+        if round.defer_prefills && before + 1 < known {
+            return Verdict::Stop;
         }
-        let mut tokens = known - hit_tokens;
+        let mut tokens = known - before;
         if round.threshold > 0 {
             tokens = tokens.min(round.threshold);
         }
         if !self.config.chunked_prefill && tokens > round.budget {
-            return false;
+            return Verdict::Stop;
         }
         tokens = tokens.min(round.budget);
 
-        let end = hit_tokens + tokens;
-        let must_fit = if self.config.reserve_full_isl { known } else { end };
-        if self.lacks_blocks(must_fit, found.hits, found.free_hits) {
-            let Found { hits, free_hits } = found;
-            let blocked = Blocked { slot, serial: s.serial, known, hits, free_hits };
-            if self.blocked.replace(blocked).is_none() {
-                self.pool.watch(&self.hits, self.missed);
-            }
-            return false;
+        let must_fit = if self.config.reserve_full_isl { known } else { before + tokens };
+        if self.lacks_blocks(must_fit, found.hits + s.blocks.len() as u32, found.free_hits, 0) {
+            self.note_blocked(slot, found, None);
+            return Verdict::Stop;
         }
         self.admit(slot, tokens, found, round);
-        true
+        Verdict::Admitted
     }
 
-    /// Whether the pool cannot give a waiting request blocks for its first `tokens` tokens, of which
-    /// `hits` blocks are cached, `free_hits` of them without an owner.
-    pub(super) fn lacks_blocks(&self, tokens: u32, hits: u32, free_hits: u32) -> bool {
+    /// Starts the load of `tokens` tokens for the first waiting request if there are blocks for them, beside those
+    /// that unfinished prefills still need. It costs no budget and takes no seat.
+    fn try_load(&mut self, slot: u32, tokens: u32, found: Found) -> Verdict {
+        let known_tokens = self.sequences[slot as usize].known;
+        let hit_tokens = found.hits * self.config.block_size;
+        let end = hit_tokens + tokens;
+        if self.lacks_blocks_for_load(known_tokens, end, found.hits, found.free_hits) {
+            self.note_blocked(slot, found, Some(end));
+            return Verdict::Stop;
+        }
+        self.take_blocks(slot, end, found);
+        self.count_look_up(slot, hit_tokens);
+        self.sequences[slot as usize].computed = end;
+        let blocks = self.sequences[slot as usize].blocks.len() as u32 - found.hits;
+        let after = self.scheduled.admitted.len() as u32;
+        self.scheduled.loads.push(KvLoad {
+            slot: Slot(slot),
+            hit_tokens,
+            known_tokens,
+            tokens,
+            blocks,
+            after,
+        });
+        self.await_load(slot);
+        Verdict::PassedOver
+    }
+
+    /// Remembers whom the blocks did not suffice for, and what was found for it.
+    fn note_blocked(&mut self, slot: u32, found: Found, load_end: Option<u32>) {
+        let s = &self.sequences[slot as usize];
+        let Found { hits, free_hits } = found;
+        let blocked = Blocked { slot, serial: s.serial, known: s.known, hits, free_hits, load_end };
+        if self.blocked.replace(blocked).is_none() {
+            self.pool.watch(&self.hits, self.missed);
+        }
+    }
+
+    /// Whether the pool cannot give a waiting request blocks for its first `tokens` tokens and leave `reserved`. It
+    /// has `hits` of them; `free_hits` of those are without an owner.
+    fn lacks_blocks(&self, tokens: u32, hits: u32, free_hits: u32, reserved: u32) -> bool {
         let watermark = if self.running.is_empty() { 0 } else { self.watermark_blocks };
-        let needed = tokens.div_ceil(self.config.block_size) - hits + free_hits;
-        u64::from(needed) + u64::from(watermark) > u64::from(self.pool.free())
+        let needed = tokens.div_ceil(self.config.block_size).saturating_sub(hits) + free_hits;
+        u64::from(needed) + u64::from(watermark) + u64::from(reserved) > u64::from(self.pool.free())
+    }
+
+    fn lacks_blocks_for_load(&self, known: u32, end: u32, hits: u32, free_hits: u32) -> bool {
+        (self.config.reserve_full_isl && self.lacks_blocks(known, hits, free_hits, 0))
+            || self.lacks_blocks(end, hits, free_hits, self.reserved_blocks())
+    }
+
+    /// The same as when it was noted, with the blocks that are free now.
+    pub(super) fn still_lacks_blocks(&self, blocked: &Blocked) -> bool {
+        let &Blocked { known, hits, free_hits, load_end, .. } = blocked;
+        match load_end {
+            Some(end) => self.lacks_blocks_for_load(known, end, hits, free_hits),
+            None => self.lacks_blocks(known, hits, free_hits, 0),
+        }
     }
 
     /// Running requests up to which waiting ones are admitted.
@@ -125,49 +231,70 @@ impl Rank {
         Found { hits: self.hits.len() as u32, free_hits }
     }
 
-    fn admit(&mut self, slot: u32, tokens: u32, found: Found, round: &mut Round) {
-        // The scratch list holds the blocks of the last look-up, which is this request's.
+    /// Takes the blocks found for a waiting request, and new ones for its tokens up to `end`.
+    fn take_blocks(&mut self, slot: u32, end: u32, found: Found) {
+        // The scratch list holds the blocks of the last look-up, which is this request's, if there was one.
         let s = &mut self.sequences[slot as usize];
-        let known_tokens = s.known;
-        for &block in &self.hits {
-            self.pool.touch(block);
+        if found.hits > 0 {
+            for &block in &self.hits {
+                self.pool.touch(block);
+            }
+            self.pool.tidy();
+            s.blocks.extend_from_slice(&self.hits);
+            s.promoted = found.hits;
         }
-        self.pool.tidy();
-        s.blocks.extend_from_slice(&self.hits);
-        s.promoted = found.hits;
-        let hit_tokens = found.hits * self.config.block_size;
-        let end = hit_tokens + tokens;
-        let missing = end.div_ceil(self.config.block_size) - found.hits;
+        let missing = end.div_ceil(self.config.block_size).saturating_sub(s.blocks.len() as u32);
         self.pool.allocate(missing, &mut s.blocks);
-        self.promote(slot, end.min(known_tokens));
-
-        self.waiting.pop_first();
         // Should it be preempted before it gets a token, its next look-up finds other blocks.
         self.blocked = None;
+    }
+
+    fn count_look_up(&mut self, slot: u32, hit_tokens: u32) {
+        let s = &self.sequences[slot as usize];
+        if s.preemptions == 0 && self.config.prefix_caching {
+            self.stats.prefix_queries += u64::from(s.known);
+            self.stats.prefix_hits += u64::from(hit_tokens);
+        }
+    }
+
+    fn admit(&mut self, slot: u32, tokens: u32, found: Found, round: &mut Round) {
+        let s = &self.sequences[slot as usize];
+        let (known_tokens, loaded) = (s.known, s.computed > 0);
+        let hit_tokens = found.hits * self.config.block_size;
+        let before = s.computed + hit_tokens;
+        let end = before + tokens;
+        self.take_blocks(slot, end, found);
+        self.promote(slot, end.min(known_tokens));
+
+        self.take_out(slot);
+        if !loaded {
+            self.count_look_up(slot, hit_tokens);
+        }
+        if end < known_tokens {
+            self.note_unfinished_prefill(slot);
+        }
         let s = &mut self.sequences[slot as usize];
         self.deferred -= usize::from(std::mem::take(&mut s.deferred));
         let resumed = s.state == State::Preempted;
-        if s.preemptions == 0 && self.config.prefix_caching {
-            self.stats.prefix_queries += u64::from(known_tokens);
-            self.stats.prefix_hits += u64::from(hit_tokens);
-        }
         s.state = State::Running;
         s.ticket = self.next_ticket;
-        s.computed = hit_tokens;
+        s.computed = before;
         self.next_ticket += 1;
         self.running.push(slot, s.ticket);
         self.visited += 1;
         round.budget -= tokens;
-        round.prefill_admitted |= hit_tokens + 1 < known_tokens;
+        round.prefill_admitted |= before + 1 < known_tokens;
         round.pass.members.push(Member {
             slot,
             serial: s.serial,
             ticket: s.ticket,
             tokens,
-            before: hit_tokens,
-            prefill: true,
+            before,
+            // One token behind loaded KV is computed as a decode is.
+            prefill: !loaded || tokens > 1,
             samples: false,
         });
-        self.scheduled.admitted.push(Admission { slot: Slot(slot), hit_tokens, known_tokens, resumed });
+        let slot = Slot(slot);
+        self.scheduled.admitted.push(Admission { slot, hit_tokens, known_tokens, resumed, loaded });
     }
 }

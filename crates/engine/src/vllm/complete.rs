@@ -15,6 +15,11 @@ impl Rank {
         self.scheduled.parked.clear();
         self.name_stopping();
         let Some(mut pass) = self.flight.pop() else { return &self.outcome };
+        if pass.tokens > 0 {
+            self.processed_passes += 1;
+            self.drain_parked();
+        }
+        self.read_failures(&pass.reports);
         if pass.decode_number > 0 {
             self.decoders.completed = pass.decode_number;
             self.collect_seconds();
@@ -23,6 +28,7 @@ impl Rank {
         self.outcome.beat = pass.tokens > 0;
         self.outcome.steady_tokens = pass.uniform;
         self.deliver(&mut pass);
+        self.read_reports(&pass.reports);
         self.flight.recycle(pass);
         &self.outcome
     }
@@ -66,13 +72,14 @@ impl Rank {
 
     fn deliver_to(&mut self, member: Member) {
         let slot = member.slot;
+        let drops_stale = self.drops_stale_output();
         let s = &mut self.sequences[slot as usize];
         s.in_flight -= member.tokens;
         let stale = s.stale > 0;
         if stale {
             s.stale -= member.tokens;
         }
-        if !member.samples {
+        if !member.samples || (stale && drops_stale) {
             return;
         }
         if s.outputs() == 0 {
@@ -103,11 +110,10 @@ impl Rank {
             self.leave_waiting(slot);
         } else {
             self.leave_running(slot);
-            self.release_blocks(slot);
         }
         let s = &self.sequences[slot as usize];
         let output_tokens = s.outputs();
         self.outcome.finished.push(Finished { slot: Slot(slot), id: s.id, reason, output_tokens });
-        self.vacate(slot);
+        self.part_with_blocks(slot, reason);
     }
 }

@@ -34,6 +34,39 @@ pub enum ResumedWork {
     PromptAndDecode,
 }
 
+/// Which part a rank takes in transfers of KV (vLLM `--kv-transfer-config`, `kv_role`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvRole {
+    /// It loads what others computed: the decode side.
+    Consumer,
+    /// Others load what it computed: the prefill side.
+    Producer,
+    /// Both.
+    Both,
+}
+
+impl KvRole {
+    /// It loads.
+    pub fn consumes(self) -> bool {
+        self != KvRole::Producer
+    }
+
+    /// Others load from it.
+    pub fn produces(self) -> bool {
+        self != KvRole::Consumer
+    }
+}
+
+/// What becomes of a request whose load failed (vLLM `kv_load_failure_policy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvLoadFailurePolicy {
+    /// It ends.
+    #[default]
+    Fail,
+    /// It computes here what is missing.
+    Recompute,
+}
+
 /// Settings of one rank. Field names are vLLM 0.33.0's (config/scheduler.py, config/cache.py).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -73,6 +106,10 @@ pub struct Config {
     pub max_num_queued_reqs: Option<u32>,
     /// Refuse a request when this many prompt tokens await their first output.
     pub max_num_queued_tokens: Option<u64>,
+    /// Its part in transfers of KV; none without a connector.
+    pub kv_role: Option<KvRole>,
+    /// What becomes of a request whose load failed.
+    pub kv_load_failure_policy: KvLoadFailurePolicy,
     /// Keep the events of the prefix cache.
     pub kv_events: bool,
     /// How the work of a resumed request is counted in a pass's shape.
@@ -101,6 +138,8 @@ impl Config {
             prefill_schedule_interval: 1,
             max_num_queued_reqs: None,
             max_num_queued_tokens: None,
+            kv_role: None,
+            kv_load_failure_policy: KvLoadFailurePolicy::Fail,
             kv_events: false,
             resumed_work: ResumedWork::Prefill,
         }

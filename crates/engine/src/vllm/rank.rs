@@ -3,6 +3,7 @@
 use super::config::Config;
 use super::running::Running;
 use super::sequence::{Sequence, State};
+use super::transfer::Transfers;
 use super::waiting::{Rank as WaitingRank, Waiting};
 use crate::calendar::Due;
 use crate::decode_set::Decoders;
@@ -14,7 +15,7 @@ use crate::identity::{BlockKey, Keys};
 use crate::kv::BlockPool;
 use crate::pass::{Outcome, Scheduled, Slot};
 use crate::rank::{RankStats, Stepper};
-use crate::request::{OutputPlan, Rejection, Request, RequestId};
+use crate::request::{FinishReason, OutputPlan, Rejection, Request, RequestId};
 use crate::token_pass::Pass;
 
 /// A waiting request whose admission failed for want of blocks, and what its look-up found.
@@ -25,6 +26,8 @@ pub(super) struct Blocked {
     pub(super) known: u32,
     pub(super) hits: u32,
     pub(super) free_hits: u32,
+    /// It was to take blocks for a load of the tokens up to here.
+    pub(super) load_end: Option<u32>,
 }
 
 /// Scheduler and KV cache of one rank.
@@ -50,6 +53,11 @@ pub struct Rank {
     /// Running requests that each pass looks at (`State::Running`).
     pub(super) visited: usize,
     pub(super) waiting: Waiting,
+    /// Waiting requests that hold blocks; they come before the others.
+    pub(super) holding: Waiting,
+    /// Of those, how many are loaded and may run.
+    pub(super) loaded: usize,
+    pub(super) transfers: Transfers,
     /// Waiting requests that were passed over (vLLM `deferred_waiting`).
     pub(super) deferred: usize,
     pub(super) blocked: Option<Blocked>,
@@ -59,7 +67,10 @@ pub struct Rank {
     pub(super) growth: Growth,
     /// Requests that ended since the last `schedule`; one more pass announces them.
     unannounced: bool,
+    /// Passes with tokens scheduled.
     pub(super) executed_passes: u64,
+    /// Passes with tokens processed.
+    pub(super) processed_passes: u64,
     pub(super) last_prefill_pass: i64,
     pub(super) prefill_capacity_bound: bool,
     /// Prompt tokens of requests without a first output.
@@ -96,6 +107,9 @@ impl Rank {
             running: Running::default(),
             visited: 0,
             waiting: Waiting::new(config.policy),
+            holding: Waiting::new(config.policy),
+            loaded: 0,
+            transfers: Transfers::default(),
             deferred: 0,
             blocked: None,
             flight: Flight::default(),
@@ -103,6 +117,7 @@ impl Rank {
             growth: Growth::new(config.block_size),
             unannounced: false,
             executed_passes: 0,
+            processed_passes: 0,
             last_prefill_pass: -i64::from(config.prefill_schedule_interval),
             prefill_capacity_bound: false,
             queued_tokens: 0,
@@ -161,6 +176,9 @@ impl Rank {
             stale: 0,
             prefill_chunk: false,
             preemptions: 0,
+            hand_off: request.hand_off,
+            holding: false,
+            load_failed: false,
             deferred: false,
             joined: 0,
             due: 0,
@@ -201,7 +219,7 @@ impl Rank {
         if needed_blocks > usable_blocks {
             return Err(Rejection::LargerThanPool { needed_blocks, usable_blocks });
         }
-        let unfinished = self.running.len() + self.waiting.len();
+        let unfinished = self.unfinished();
         if let Some(limit) = config.max_num_queued_reqs
             && unfinished >= limit as usize
         {
@@ -220,26 +238,25 @@ impl Rank {
     pub fn cancel(&mut self, slot: Slot) -> bool {
         let slot = slot.0;
         match self.sequences[slot as usize].state {
-            State::Vacant => return true,
-            State::Waiting | State::Preempted => self.leave_waiting(slot),
+            State::Vacant | State::Held => {}
+            State::Waiting | State::Preempted | State::Loading | State::Loaded => self.end_waiting(slot),
             State::Running | State::Attached | State::Draining => {
                 self.leave_running(slot);
-                self.release_blocks(slot);
+                self.part_with_blocks(slot, FinishReason::Abort);
             }
         }
-        self.vacate(slot);
         true
     }
 
-    /// There is something to schedule: unfinished requests, or ended ones not yet announced to the
-    /// workers (vLLM `has_requests`).
+    /// There is something to schedule: unfinished requests, ended ones not yet announced to the workers, or ended
+    /// ones that still hold blocks (vLLM `has_requests`).
     pub fn has_work(&self) -> bool {
-        self.unannounced || self.unfinished() > 0
+        self.unannounced || self.unfinished() > 0 || self.transfers.held > 0
     }
 
     /// Requests waiting or running.
     pub fn unfinished(&self) -> usize {
-        self.running.len() + self.waiting.len()
+        self.running.len() + self.waiting.len() + self.holding.len()
     }
 
     /// Output tokens that a live request has given so far.
@@ -249,7 +266,7 @@ impl Rank {
 
     /// The requests waiting or running, in no order.
     pub fn unfinished_requests(&self) -> Vec<RequestId> {
-        self.running().chain(self.waiting()).map(|slot| self.id(slot)).collect()
+        self.running().chain(self.waiting()).chain(self.holding()).map(|slot| self.id(slot)).collect()
     }
 
     /// Passes scheduled and not completed.
@@ -276,7 +293,7 @@ impl Rank {
     pub fn stats(&self) -> RankStats {
         RankStats {
             running: self.running.len(),
-            waiting: self.waiting.len(),
+            waiting: self.waiting.len() + self.holding.len(),
             used_blocks: self.pool.used(),
             peak_used_blocks: self.pool.peak_used(),
             cached_blocks: self.pool.cached(),
@@ -297,13 +314,19 @@ impl Rank {
         self.visited -= usize::from(sequence.state == State::Running);
         let at = self.running.position(sequence.ticket);
         self.running.remove(at);
+        self.forget_unfinished_prefill(slot);
     }
 
     pub(super) fn leave_waiting(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot as usize];
         self.deferred -= usize::from(std::mem::take(&mut sequence.deferred));
         let rank = Self::waiting_rank(sequence);
-        self.waiting.remove(slot, rank);
+        self.loaded -= usize::from(sequence.holding && sequence.state != State::Loading);
+        match std::mem::take(&mut sequence.holding) {
+            true => self.holding.remove(slot, rank),
+            false => self.waiting.remove(slot, rank),
+        }
+        self.forget_unfinished_prefill(slot);
     }
 
     pub(super) fn release_blocks(&mut self, slot: u32) {
@@ -313,20 +336,29 @@ impl Rank {
         sequence.promoted = 0;
     }
 
-    /// Frees the slot of a request that has left every queue.
+    /// Frees the slot of a request that has left every queue and holds no blocks.
     pub(super) fn vacate(&mut self, slot: u32) {
+        self.retire(slot);
+        self.free_slot(slot);
+    }
+
+    /// A request that has left every queue has ended.
+    pub(super) fn retire(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot as usize];
         if sequence.outputs() == 0 {
             self.queued_tokens -= u64::from(sequence.prompt);
         }
-        sequence.state = State::Vacant;
         sequence.output.tokens = None;
-        // A later request in this slot has another serial, so that passes in flight do not take one
-        // for the other.
+        // Passes in flight take it for another from now on, as they do a later request in this slot.
         sequence.serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
-        self.vacant.push(slot);
         self.unannounced = true;
+    }
+
+    /// The slot of a request that has ended and holds no blocks is free.
+    pub(super) fn free_slot(&mut self, slot: u32) {
+        self.sequences[slot as usize].state = State::Vacant;
+        self.vacant.push(slot);
     }
 
     pub(super) fn announce(&mut self) {

@@ -154,6 +154,10 @@ impl Rank {
         while !self.allocate_running(slot, tokens) {
             let victim_at = self.victim();
             let victim = self.running[victim_at];
+            if !self.blocks_can_be_freed(victim) {
+                // Its blocks would not help yet: who needs some sits this pass out, with all behind it.
+                return Step::Stop;
+            }
             self.refund(victim, victim_at < at, round);
             self.preempt(victim);
             at -= usize::from(victim_at < at);
@@ -296,12 +300,14 @@ impl Rank {
             }
             s.placeholders += 1;
             pass.members[i].samples = true;
+            self.forget_unfinished_prefill(member.slot);
             if self.stepper == Stepper::Fast {
                 self.settle(member.slot);
             }
         }
         self.flight.push(pass);
         self.renew_calendar();
+        self.name_transfers();
         self.announce();
     }
 

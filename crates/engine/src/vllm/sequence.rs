@@ -2,7 +2,7 @@
 
 use crate::identity::Keys;
 use crate::nanos::Nanos;
-use crate::request::{OutputPlan, RequestId};
+use crate::request::{HandOff, OutputPlan, RequestId};
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +13,18 @@ pub(super) enum State {
     Waiting,
     /// Waiting again: it lost its blocks.
     Preempted,
+    /// Waiting; its blocks are being loaded.
+    Loading,
+    /// Waiting; its load has ended, and admission has not come to it since.
+    Loaded,
     /// Running; every pass looks at it.
     Running,
     /// Running, one token in each pass; its progress is implied by the decode set's counters.
     Attached,
     /// Running, but its last token is already scheduled: passes step over it.
     Draining,
+    /// Ended; its blocks are still to be read or written.
+    Held,
 }
 
 /// Counters follow vLLM's `Request` (vllm/v1/request.py). While a request is attached to the decode set
@@ -58,6 +64,12 @@ pub(super) struct Sequence {
     /// `is_prefill_chunk`: its last scheduled chunk did not reach the last known token.
     pub(super) prefill_chunk: bool,
     pub(super) preemptions: u32,
+    /// What is still to be done about its KV.
+    pub(super) hand_off: HandOff,
+    /// It stands in the queue of those that wait with blocks.
+    pub(super) holding: bool,
+    /// What lies behind `computed` could not be loaded.
+    pub(super) load_failed: bool,
     /// Member of vLLM's `deferred_waiting`: passed over in the waiting queue at least once.
     pub(super) deferred: bool,
     /// Number of the decode pass before its first one as a member of the decode set.
@@ -74,7 +86,12 @@ impl Sequence {
 
     /// It waits, for the first time or again.
     pub(super) fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting | State::Preempted)
+        matches!(self.state, State::Waiting | State::Preempted | State::Loading | State::Loaded)
+    }
+
+    /// It waits with blocks: those that are loaded, or were.
+    pub(super) fn waits_with_blocks(&self) -> bool {
+        self.computed > 0 || matches!(self.state, State::Loading | State::Loaded)
     }
 
     /// vLLM's victim order under the priority policy: the largest goes first.

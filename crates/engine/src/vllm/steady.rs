@@ -20,12 +20,16 @@ impl Rank {
             && set.seconds.is_empty()
             // The cadence counts passes; where it is on, each of them is scheduled on its own.
             && self.config.prefill_schedule_interval == 1
+            && !self.transfers.is_due()
             && self.flight.len() == self.config.depth() - 1;
         if !usable || set.first_due() <= set.next_pass() {
             return None;
         }
         if let Some(pass) = self.flight.front()
-            && (pass.uniform != set.members.count || !pass.members.is_empty() || !pass.stops.is_empty())
+            && (pass.uniform != set.members.count
+                || !pass.members.is_empty()
+                || !pass.stops.is_empty()
+                || !pass.reports.is_empty())
         {
             return None;
         }
@@ -36,22 +40,25 @@ impl Rank {
         (passes > 0).then_some(Steady { passes, decode: set.members })
     }
 
-    /// While no blocks are given back, and nothing is cached that others could find, the waiting queue stays
+    /// While no blocks are given back, no load is reported, and nothing is cached that others could find, the waiting queue stays
     /// as it is.
     fn nobody_can_be_admitted(&self) -> bool {
-        let Some(first) = self.waiting.first() else { return true };
         if self.running.len() >= self.seats() {
             return true;
         }
+        if self.loaded > 0 {
+            return false;
+        }
+        let Some(first) = self.waiting.first() else { return true };
         let s = &self.sequences[first as usize];
         let Some(blocked) = self.blocked else { return false };
         let same = (blocked.slot, blocked.serial, blocked.known) == (first, s.serial, s.known);
         // Otherwise what must fit depends on the token budget of the pass.
-        let constant = self.config.reserve_full_isl;
+        let constant = self.config.reserve_full_isl || blocked.load_end.is_some();
         same && s.stale == 0
             && constant
             && (self.pool.watch_gains_nothing() || !self.pool.caching())
-            && self.lacks_blocks(blocked.known, blocked.hits, blocked.free_hits)
+            && self.still_lacks_blocks(&blocked)
     }
 
     /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls
@@ -61,6 +68,7 @@ impl Rank {
         self.decoders.advance(passes);
         self.decoders.completed += passes;
         self.executed_passes += passes;
+        self.processed_passes += passes;
         if let Some(pass) = self.flight.iter_mut().next() {
             pass.decode_number += passes;
         }

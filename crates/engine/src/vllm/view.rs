@@ -39,6 +39,37 @@ impl Rank {
         self.waiting.iter().map(Slot)
     }
 
+    /// The queue of those that wait with blocks, in order (vLLM `kv_holding_waiting`).
+    pub fn holding(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.holding.iter().map(Slot)
+    }
+
+    /// A waiting request that waits for KV to be loaded, or for admission to come to it after that
+    /// (vLLM `WAITING_FOR_REMOTE_KVS`).
+    pub fn waits_for_kv(&self, slot: Slot) -> bool {
+        matches!(self.sequences[slot.0 as usize].state, State::Loading | State::Loaded)
+    }
+
+    /// Waiting requests that were passed over at least once (vLLM `deferred_waiting`).
+    pub fn deferred(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.holding().chain(self.waiting()).filter(|slot| self.sequences[slot.0 as usize].deferred)
+    }
+
+    /// Every request that holds blocks, ended ones too, in no order.
+    pub fn holders(&self) -> impl Iterator<Item = Slot> + '_ {
+        (0u32..).zip(&self.sequences).filter(|(_, s)| !s.blocks.is_empty()).map(|(slot, _)| Slot(slot))
+    }
+
+    /// It has ended and its blocks are still to be read or written.
+    pub fn is_held(&self, slot: Slot) -> bool {
+        self.sequences[slot.0 as usize].state == State::Held
+    }
+
+    /// It was preempted with output in flight that has not come yet.
+    pub fn has_stale_output(&self, slot: Slot) -> bool {
+        self.sequences[slot.0 as usize].stale > 0
+    }
+
     /// The request in a slot.
     pub fn id(&self, slot: Slot) -> RequestId {
         self.sequences[slot.0 as usize].id

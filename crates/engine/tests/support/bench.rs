@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use windtunnel_engine::{
-    Admission, Chunk, Content, FinishReason, Nanos, Outcome, OutputPlan, Rejection, Request, RequestId,
-    Scheduled, Slot, Stepper, sglang, vllm,
+    Admission, Chunk, Content, FinishReason, HandOff, Nanos, Outcome, OutputPlan, Rejection, Request,
+    RequestId, Scheduled, Slot, Stepper, sglang, vllm,
 };
 
 /// What the bench needs of a rank, whichever engine's it is.
@@ -111,6 +111,7 @@ pub fn request(prompt_tokens: u32, outputs: u32) -> Request {
         output: OutputPlan::of_length(outputs),
         priority: None,
         tie: 0,
+        hand_off: HandOff::None,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
-use windtunnel_engine::{Content, Nanos, OutputPlan, Request, RequestId};
+use windtunnel_engine::{Content, HandOff, Nanos, OutputPlan, Request, RequestId};
 
 /// A request as the tests think of it.
 #[derive(Clone, Debug)]
@@ -70,6 +70,7 @@ impl Plan {
             },
             priority: Some(self.priority),
             tie: number as u64,
+            hand_off: HandOff::None,
         }
     }
 

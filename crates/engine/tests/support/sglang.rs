@@ -370,7 +370,7 @@ impl<'a> World<'a> {
                 self.live.remove(&finished.id.0).unwrap_or_else(|| panic!("{finished:?} is not live"));
             assert_eq!(tracked.outputs, finished.output_tokens);
             match finished.reason {
-                FinishReason::Abort => self.tally.aborted += 1,
+                FinishReason::Abort | FinishReason::Error => self.tally.aborted += 1,
                 FinishReason::Length | FinishReason::Stop => {
                     assert!(tracked.outputs <= tracked.most.max(1));
                     self.tally.finished += 1;

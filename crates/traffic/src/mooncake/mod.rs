@@ -15,7 +15,7 @@ use crate::{Arrival, Times, TrafficError};
 use prefixes::Prefixes;
 use row::Row;
 use std::path::Path;
-use windtunnel_engine::{Content, OutputPlan, Request, RequestId};
+use windtunnel_engine::{Content, HandOff, OutputPlan, Request, RequestId};
 
 /// The stream of a Mooncake trace.
 #[derive(Debug)]
@@ -92,6 +92,7 @@ impl MooncakeStream {
             output: OutputPlan::of_length(output_tokens),
             priority: self.row.priority,
             tie: ordinal,
+            hand_off: HandOff::None,
         };
         Ok(Arrival { at, request, name: self.row.name.take(), dp_rank: None })
     }

@@ -11,6 +11,8 @@ pub(super) struct Arrivals<'a> {
     pending: VecDeque<usize>,
     /// Step and request, in file order.
     aborts: Vec<(u64, usize)>,
+    /// Time and request, in file order.
+    aborts_ms: Vec<(f64, usize)>,
     is_added: Vec<bool>,
 }
 
@@ -21,7 +23,15 @@ impl<'a> Arrivals<'a> {
         pending.sort_by(|&a, &b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal));
         let aborts =
             requests.iter().enumerate().filter_map(|(i, r)| r.abort_step.map(|step| (step, i))).collect();
-        Arrivals { requests, pending: pending.into(), aborts, is_added: vec![false; requests.len()] }
+        let aborts_ms =
+            requests.iter().enumerate().filter_map(|(i, r)| r.abort_ms.map(|ms| (ms, i))).collect();
+        Arrivals {
+            requests,
+            pending: pending.into(),
+            aborts,
+            aborts_ms,
+            is_added: vec![false; requests.len()],
+        }
     }
 
     /// Takes the next request if it is due.
@@ -41,10 +51,19 @@ impl<'a> Arrivals<'a> {
     }
 
     /// Takes the aborts that are due. That of a request that has not arrived waits for it.
-    pub(super) fn take_aborts(&mut self, step: u64) -> Vec<usize> {
+    pub(super) fn take_aborts(&mut self, now_ms: f64, step: u64) -> Vec<usize> {
         let is_added = &self.is_added;
-        let due = self.aborts.extract_if(.., |&mut (at, request)| step >= at && is_added[request]);
-        due.map(|(_, request)| request).collect()
+        let by_step = self.aborts.extract_if(.., |&mut (at, request)| step >= at && is_added[request]);
+        let mut due: Vec<usize> = by_step.map(|(_, request)| request).collect();
+        let by_time =
+            self.aborts_ms.extract_if(.., |&mut (at, request)| now_ms >= at - 1e-9 && is_added[request]);
+        due.extend(by_time.map(|(_, request)| request));
+        due
+    }
+
+    /// Aborts by time that are not due yet, of requests that were added.
+    pub(super) fn coming_aborts(&self) -> impl Iterator<Item = (f64, usize)> + '_ {
+        self.aborts_ms.iter().copied().filter(|&(_, request)| self.is_added[request])
     }
 
     /// Moves the time or the step to the next arrival. False if there is none.
@@ -103,10 +122,22 @@ mod tests {
         let requests = [request(Some(0.0), None, Some(4)), request(Some(9.0), None, Some(2))];
         let mut arrivals = Arrivals::new(&requests);
         arrivals.take_due(0.0, 0);
-        assert!(arrivals.take_aborts(3).is_empty());
-        assert_eq!(arrivals.take_aborts(4), [0]);
+        assert!(arrivals.take_aborts(0.0, 3).is_empty());
+        assert_eq!(arrivals.take_aborts(0.0, 4), [0]);
         arrivals.take_due(9.0, 5);
-        assert_eq!(arrivals.take_aborts(5), [1]);
-        assert!(arrivals.take_aborts(6).is_empty(), "once");
+        assert_eq!(arrivals.take_aborts(9.0, 5), [1]);
+        assert!(arrivals.take_aborts(9.0, 6).is_empty(), "once");
+    }
+
+    #[test]
+    fn an_abort_by_time_waits_for_its_time_and_its_request() {
+        let aborted = RequestLine { abort_ms: Some(7.0), ..request(Some(5.0), None, None) };
+        let requests = [aborted];
+        let mut arrivals = Arrivals::new(&requests);
+        assert!(arrivals.take_aborts(9.0, 0).is_empty() && arrivals.coming_aborts().next().is_none());
+        arrivals.take_due(5.0, 0);
+        assert_eq!(arrivals.coming_aborts().collect::<Vec<_>>(), [(7.0, 0)]);
+        assert!(arrivals.take_aborts(6.9, 1).is_empty());
+        assert_eq!(arrivals.take_aborts(7.0, 2), [0]);
     }
 }

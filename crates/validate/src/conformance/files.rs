@@ -60,14 +60,17 @@ impl ConfigFile<'_> {
     }
 }
 
-pub(super) fn read_requests(path: &Path) -> Result<Vec<RequestLine>, ConformanceError> {
+/// Reads a request file. Only where KV moves are there hand-offs, and aborts by time.
+pub(super) fn read_requests(path: &Path, kv_moves: bool) -> Result<Vec<RequestLine>, ConformanceError> {
     let requests: Vec<RequestLine> = RequestLines::open(path)?.collect::<Result<_, _>>()?;
     let mut names = HashSet::new();
     for (i, request) in requests.iter().enumerate() {
         let reason = if !names.insert(&request.id) {
             format!("id: \"{}\" stands twice", request.id)
-        } else if request.abort_ms.is_some() {
-            "abort_ms: a scenario aborts by abort_step".into()
+        } else if request.abort_ms.is_some() && !kv_moves {
+            "abort_ms: a scenario without kv_role aborts by abort_step".into()
+        } else if let Some(key) = transfer_key(request).filter(|_| !kv_moves) {
+            format!("{key}: needs a kv_role in the config")
         } else if request.arrival_ms.is_some() && request.arrival_step.is_some() {
             "arrival_step: arrival_ms is given too; a request has one of them".into()
         } else if request.dp_rank.is_some() {
@@ -79,6 +82,18 @@ pub(super) fn read_requests(path: &Path) -> Result<Vec<RequestLine>, Conformance
         return Err(ConformanceError::Format { path: path.into(), line, reason });
     }
     Ok(requests)
+}
+
+/// The first key of a line that is about a transfer.
+fn transfer_key(request: &RequestLine) -> Option<&'static str> {
+    let keys = [
+        ("remote_prefill", request.remote_prefill.is_some()),
+        ("remote_decode", request.remote_decode.is_some()),
+        ("load_ms", request.load_ms.is_some()),
+        ("send_ms", request.send_ms.is_some()),
+        ("load_fail", request.load_fail.is_some()),
+    ];
+    keys.iter().find(|(_, given)| *given).map(|&(key, _)| key)
 }
 
 /// Opens a file, unpacking it if it is gzipped.

@@ -48,12 +48,14 @@ impl Scenario {
     ) -> Result<Scenario, ConformanceError> {
         let file = ConfigFile::read(config)?;
         let engine = engine_of(&file, engine)?;
+        let settings = match engine {
+            Engine::Vllm => Settings::Vllm(vllm::Settings::read(&file)?),
+            Engine::Sglang => Settings::Sglang(sglang::Settings::read(&file)?),
+        };
+        let kv_moves = matches!(&settings, Settings::Vllm(settings) if settings.kv_role.is_some());
         Ok(Scenario {
-            settings: match engine {
-                Engine::Vllm => Settings::Vllm(vllm::Settings::read(&file)?),
-                Engine::Sglang => Settings::Sglang(sglang::Settings::read(&file)?),
-            },
-            requests: read_requests(requests)?,
+            settings,
+            requests: read_requests(requests, kv_moves)?,
             config_file: config.into(),
             requests_file: requests.into(),
         })

@@ -209,7 +209,7 @@ impl<'a> Replay<'a> {
             self.submit(next)?;
             arrived.push(self.scenario.name(next));
         }
-        for aborted in self.arrivals.take_aborts(self.step) {
+        for aborted in self.arrivals.take_aborts(0.0, self.step) {
             let id = &self.scenario.requests[aborted].id;
             for (request, line) in self.scenario.requests.iter().enumerate() {
                 let State::Live(slot) = self.requests[request].state else { continue };

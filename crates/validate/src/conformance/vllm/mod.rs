@@ -3,7 +3,8 @@
 mod replay;
 mod scenario;
 mod trace;
+mod transfers;
 
 pub(super) use replay::replay;
-pub use scenario::{PolicyName, Settings};
-pub use trace::{Header, Step, Summary};
+pub use scenario::{KvLoadFailurePolicyName, KvRoleName, PolicyName, Settings};
+pub use trace::{Header, KvMoved, KvQueues, Step, Summary};

@@ -5,7 +5,7 @@ use crate::conformance::error::ConformanceError;
 use crate::conformance::files::ConfigFile;
 use crate::conformance::scenario::Clock;
 use serde::{Deserialize, Serialize};
-use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
+use windtunnel_engine::vllm::{Config, KvLoadFailurePolicy, KvRole, Policy, PreemptionMode, ResumedWork};
 
 /// The oracle's config. Defaults are the oracle's own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,6 +49,24 @@ pub struct Settings {
     /// The prefill cadence of data-parallel ranks, by the number of the step.
     #[serde(skip_serializing_if = "is_one")]
     pub dp_prefill_interval: u32,
+    /// The part in transfers of KV.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_role: Option<KvRoleName>,
+    /// What becomes of a request whose load fails.
+    #[serde(skip_serializing_if = "KvLoadFailurePolicyName::is_fail")]
+    pub kv_load_failure_policy: KvLoadFailurePolicyName,
+    /// Duration of any load, 5 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_latency_ms: Option<f64>,
+    /// Duration of a load per token, 0.02 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_ms_per_token: Option<f64>,
+    /// Time until the blocks of any request have been read, 8 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_latency_ms: Option<f64>,
+    /// The same per token, 0.02 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_ms_per_token: Option<f64>,
     /// Record KV events.
     pub kv_events: bool,
     /// Record block ids and the free queue.
@@ -77,6 +95,33 @@ pub enum PolicyName {
     Priority,
 }
 
+/// The part of a rank in transfers of KV, as written in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvRoleName {
+    /// The decode side.
+    KvConsumer,
+    /// The prefill side.
+    KvProducer,
+}
+
+/// vLLM's `kv_load_failure_policy`, as written in files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvLoadFailurePolicyName {
+    /// The request ends.
+    #[default]
+    Fail,
+    /// It computes what is missing.
+    Recompute,
+}
+
+impl KvLoadFailurePolicyName {
+    fn is_fail(&self) -> bool {
+        *self == KvLoadFailurePolicyName::Fail
+    }
+}
+
 fn is_one(interval: &u32) -> bool {
     *interval == 1
 }
@@ -101,6 +146,12 @@ impl Default for Settings {
             scheduler_reserve_full_isl: true,
             prefill_schedule_interval: 1,
             dp_prefill_interval: 1,
+            kv_role: None,
+            kv_load_failure_policy: KvLoadFailurePolicyName::Fail,
+            load_latency_ms: None,
+            load_ms_per_token: None,
+            send_latency_ms: None,
+            send_ms_per_token: None,
             kv_events: true,
             dump_free_queue: false,
             step_ms_base: 10.0,
@@ -119,7 +170,37 @@ impl Settings {
         if settings.dp_prefill_interval == 0 {
             return Err(file.fault("dp_prefill_interval", "0 must be at least 1"));
         }
+        settings.check_transfers(file)?;
         Ok(settings)
+    }
+
+    fn check_transfers(&self, file: &ConfigFile) -> Result<(), ConformanceError> {
+        let times = [
+            ("load_latency_ms", self.load_latency_ms),
+            ("load_ms_per_token", self.load_ms_per_token),
+            ("send_latency_ms", self.send_latency_ms),
+            ("send_ms_per_token", self.send_ms_per_token),
+        ];
+        for (key, ms) in times {
+            let Some(ms) = ms else { continue };
+            if self.kv_role.is_none() {
+                return Err(file.fault(key, "needs a kv_role"));
+            }
+            if !(0.0..=1e9).contains(&ms) {
+                return Err(file.fault(key, format!("{ms} must be from 0 to 1e9")));
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the load of so many tokens takes.
+    pub(super) fn load_ms(&self, tokens: u32) -> f64 {
+        self.load_latency_ms.unwrap_or(5.0) + f64::from(tokens) * self.load_ms_per_token.unwrap_or(0.02)
+    }
+
+    /// How long it takes until so many tokens have been read.
+    pub(super) fn send_ms(&self, tokens: u32) -> f64 {
+        self.send_latency_ms.unwrap_or(8.0) + f64::from(tokens) * self.send_ms_per_token.unwrap_or(0.02)
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -150,6 +231,14 @@ impl Settings {
             prefill_schedule_interval: self.prefill_schedule_interval,
             max_num_queued_reqs: None,
             max_num_queued_tokens: None,
+            kv_role: self.kv_role.map(|role| match role {
+                KvRoleName::KvConsumer => KvRole::Consumer,
+                KvRoleName::KvProducer => KvRole::Producer,
+            }),
+            kv_load_failure_policy: match self.kv_load_failure_policy {
+                KvLoadFailurePolicyName::Fail => KvLoadFailurePolicy::Fail,
+                KvLoadFailurePolicyName::Recompute => KvLoadFailurePolicy::Recompute,
+            },
             kv_events: self.kv_events,
             resumed_work: ResumedWork::Prefill,
         }

@@ -26,6 +26,8 @@ pub struct Step {
     pub step: u64,
     pub t_sched_ms: f64,
     pub arrived: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub aborted: Vec<String>,
     pub sched: Vec<(String, u32)>,
     pub total: u64,
     pub new: Vec<String>,
@@ -44,8 +46,14 @@ pub struct Step {
     pub throttle: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_bound: Option<bool>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<KvQueues>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Ordered<Vec<u32>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_waiting: Option<Ordered<Vec<u32>>>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<KvMoved>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub t_start_ms: Option<f64>,
     pub t_end_ms: f64,
@@ -57,8 +65,47 @@ pub struct Step {
     pub n_preemptions_total: u64,
     pub cached_blocks: u32,
     pub events: Vec<Event>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stale: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_kv_holding: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_finished: Option<Ordered<usize>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_queue: Option<Vec<u32>>,
+}
+
+/// Who waits for KV and who holds blocks, after scheduling.
+#[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "docs/conformance.md defines every key")]
+pub struct KvQueues {
+    pub kv_holding: Vec<String>,
+    pub wait_state: Ordered<&'static str>,
+    pub deferred: Vec<String>,
+    pub inflight_prefills: Vec<String>,
+    pub reserved: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parked: Option<u32>,
+    pub held: Ordered<usize>,
+}
+
+/// Transfers that start with a step or are reported with it.
+#[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "docs/conformance.md defines every key")]
+pub struct KvMoved {
+    pub recv_start: Vec<(String, u32, u32, f64)>,
+    pub notify_only: Vec<String>,
+    pub send_start: Vec<(String, u32, f64)>,
+    pub recv_done: Vec<String>,
+    pub recv_failed: Vec<String>,
+    pub send_done: Vec<String>,
+}
+
+impl KvMoved {
+    /// No transfer is reported with the step.
+    pub(super) fn reports_nothing(&self) -> bool {
+        self.recv_done.is_empty() && self.send_done.is_empty()
+    }
 }
 
 /// The end of a trace.
