@@ -10,7 +10,8 @@ use crate::stream::{TokenStream, Verdict};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use windtunnel_engine::{
-    Content, FinishReason, Nanos, Outcome, OutputPlan, Rank, RankStats, Request, RequestId, Scheduled, Slot,
+    Content, FinishReason, HandOff, Nanos, Outcome, OutputPlan, Rank, RankStats, Request, RequestId,
+    Scheduled, Slot,
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_router::RankLoad;
@@ -160,6 +161,7 @@ impl LiveRank {
             },
             priority: info.priority,
             tie: info.id.0,
+            hand_off: HandOff::None,
         };
         match self.rank.submit(request) {
             Ok(slot) => {

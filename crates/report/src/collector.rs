@@ -16,6 +16,9 @@ use windtunnel_engine::{FinishReason, Nanos};
 /// the last one does not fit even alone.
 const GIVEN_UP: &str = "the engine gave it up: the KV cache has no room for it, even alone";
 
+/// Why an engine ends a request that waited for KV (vLLM `kv_load_failure_policy: fail`).
+const LOAD_FAILED: &str = "its KV could not be loaded";
+
 /// What a collector keeps. The same for every collector of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectorOptions {
@@ -85,8 +88,10 @@ impl Collector {
 
     /// A request came to its end. One that its engine gave up has failed.
     pub fn finished(&mut self, request: &RequestRecord) {
-        if request.finish_reason == FinishReason::Abort {
-            return self.failed(request, GIVEN_UP);
+        match request.finish_reason {
+            FinishReason::Abort => return self.failed(request, GIVEN_UP),
+            FinishReason::Error => return self.failed(request, LOAD_FAILED),
+            FinishReason::Length | FinishReason::Stop => {}
         }
         self.latencies.ttft.add(request.ttft().map(|time| time.0));
         self.latencies.ttst.add(request.ttst().map(|time| time.0));
