@@ -30,22 +30,52 @@ pub enum KvEvent<'a> {
 
 #[derive(Clone, Copy, Debug)]
 enum Entry {
-    Stored { request: RequestId, first_block: u32, parent: Option<BlockKey>, count: u32 },
-    Removed { count: u32 },
+    /// `joined`: with the one before it, it is one event.
+    Stored {
+        request: RequestId,
+        first_block: u32,
+        parent: Option<BlockKey>,
+        count: u32,
+        joined: bool,
+    },
+    Removed {
+        count: u32,
+    },
     Cleared,
+}
+
+impl Entry {
+    fn count(self) -> u32 {
+        match self {
+            Entry::Stored { count, .. } | Entry::Removed { count } => count,
+            Entry::Cleared => 0,
+        }
+    }
+
+    fn event(self, blocks: &[BlockKey]) -> KvEvent<'_> {
+        match self {
+            Entry::Removed { .. } => KvEvent::Removed { blocks },
+            Entry::Cleared => KvEvent::Cleared,
+            Entry::Stored { request, first_block, parent, .. } => {
+                KvEvent::Stored { request, first_block, parent, blocks }
+            }
+        }
+    }
 }
 
 /// Events in order, stored flat so that publishing allocates nothing once warm.
 #[derive(Clone, Debug, Default)]
 pub struct KvEvents {
     entries: Vec<Entry>,
+    /// Of the entries, those that are part of the event before them.
+    joined: usize,
     keys: Vec<BlockKey>,
 }
 
 impl KvEvents {
     /// Number of events.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() - self.joined
     }
 
     /// No event is waiting.
@@ -55,23 +85,35 @@ impl KvEvents {
 
     /// The events in order.
     pub fn iter(&self) -> impl Iterator<Item = KvEvent<'_>> {
-        let mut next = 0usize;
-        let mut take = move |count: u32| {
-            let start = next;
-            next += count as usize;
-            &self.keys[start..next]
-        };
-        self.entries.iter().map(move |entry| match *entry {
-            Entry::Removed { count } => KvEvent::Removed { blocks: take(count) },
-            Entry::Cleared => KvEvent::Cleared,
-            Entry::Stored { request, first_block, parent, count } => {
-                KvEvent::Stored { request, first_block, parent, blocks: take(count) }
+        let (mut at, mut next) = (0, 0usize);
+        std::iter::from_fn(move || {
+            let entry = *self.entries.get(at)?;
+            at += 1;
+            let mut total = entry.count();
+            while let Some(&Entry::Stored { count, joined: true, .. }) = self.entries.get(at) {
+                total += count;
+                at += 1;
             }
+            let blocks = &self.keys[next..next + total as usize];
+            next += total as usize;
+            Some(entry.event(blocks))
+        })
+    }
+
+    /// The same, but with blocks that several requests stored as one event (SGLang joins them) given request by
+    /// request: the tokens of each block are those of the request named with it.
+    pub fn parts(&self) -> impl Iterator<Item = KvEvent<'_>> {
+        let mut next = 0usize;
+        self.entries.iter().map(move |entry| {
+            let start = next;
+            next += entry.count() as usize;
+            entry.event(&self.keys[start..next])
         })
     }
 
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
+        self.joined = 0;
         self.keys.clear();
     }
 
@@ -99,12 +141,12 @@ impl KvEvents {
         blocks: &[BlockKey],
     ) {
         let last = self.keys.last().copied();
-        match self.entries.last_mut() {
-            Some(Entry::Stored { count, .. }) if parent.is_some() && parent == last => {
-                self.keys.extend_from_slice(blocks);
-                *count += blocks.len() as u32;
-            }
-            _ => self.stored(request, first_block, parent, blocks),
+        let goes_on =
+            matches!(self.entries.last(), Some(Entry::Stored { .. })) && parent.is_some() && parent == last;
+        self.stored(request, first_block, parent, blocks);
+        if goes_on && let Some(Entry::Stored { joined, .. }) = self.entries.last_mut() {
+            *joined = true;
+            self.joined += 1;
         }
     }
 
@@ -121,6 +163,46 @@ impl KvEvents {
     ) {
         self.keys.extend_from_slice(blocks);
         let count = blocks.len() as u32;
-        self.entries.push(Entry::Stored { request, first_block, parent, count });
+        self.entries.push(Entry::Stored { request, first_block, parent, count, joined: false });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(value: u64) -> BlockKey {
+        BlockKey(value)
+    }
+
+    /// Two requests that finish one after the other, the second going on where the first ends: one event
+    /// (sglang/srt/mem_cache/events.py `enqueue`, 0.5.23), two parts.
+    #[test]
+    fn joined_blocks_keep_their_requests() {
+        let mut events = KvEvents::default();
+        events.stored_joined(RequestId(1), 0, None, &[key(10), key(11)]);
+        events.stored_joined(RequestId(2), 2, Some(key(11)), &[key(12)]);
+        events.removed_together(&[key(5)]);
+        events.stored_joined(RequestId(3), 3, Some(key(12)), &[key(13)]);
+        assert_eq!(events.len(), 3);
+        let all: Vec<_> = events.iter().collect();
+        let blocks = [key(10), key(11), key(12)];
+        assert_eq!(
+            all[0],
+            KvEvent::Stored { request: RequestId(1), first_block: 0, parent: None, blocks: &blocks }
+        );
+        assert_eq!(all.len(), 3);
+        let parts: Vec<_> = events.parts().collect();
+        assert_eq!(parts.len(), 4);
+        assert_eq!(
+            parts[1],
+            KvEvent::Stored {
+                request: RequestId(2),
+                first_block: 2,
+                parent: Some(key(11)),
+                blocks: &blocks[2..]
+            }
+        );
+        assert_eq!((parts[2], parts[3]), (all[1], all[2]));
     }
 }

@@ -7,6 +7,8 @@ mod clock;
 mod drive;
 mod error;
 mod group;
+pub mod kv_events;
+mod msgpack;
 pub mod observer;
 mod placement;
 mod rank;

@@ -4,6 +4,7 @@
 //! One observer belongs to one rank and is called on the thread that drives it, before any client sees the
 //! tokens of the pass: what a client has seen, a scrape after it shows. So it must be quick and never wait.
 
+use crate::kv_events::hash::Adapter;
 use std::sync::Arc;
 use windtunnel_engine::{FinishReason, KvEvents, Nanos, Outcome, RankStats, Rejection, RequestId, Scheduled};
 
@@ -27,7 +28,7 @@ pub struct RequestInfo {
     /// The client reads tokens as they come.
     pub streaming: bool,
     /// LoRA adapter.
-    pub lora: Option<Arc<str>>,
+    pub lora: Option<Arc<Adapter>>,
     /// Requests with different salts share no block.
     pub cache_salt: Option<Arc<str>>,
     /// Priority, if the client gave one.

@@ -3,6 +3,7 @@
 //! It does not know when anything is due: its rank group has the clock. What it tells goes to its observer
 //! first; the requests' streams get it later, when asked, so that whoever has seen a token finds it counted.
 
+use crate::kv_events::Source;
 use crate::observer::{
     EndReason, Ended, FirstToken, Observers, PassObserver, PassReport, RequestInfo, RequestTimes,
 };
@@ -10,8 +11,7 @@ use crate::stream::{TokenStream, Verdict};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use windtunnel_engine::{
-    Content, FinishReason, HandOff, Nanos, Outcome, OutputPlan, Rank, RankStats, Request, RequestId,
-    Scheduled, Slot,
+    FinishReason, HandOff, Nanos, Outcome, OutputPlan, Rank, RankStats, Request, RequestId, Scheduled, Slot,
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_router::RankLoad;
@@ -152,7 +152,7 @@ impl LiveRank {
             id: info.id,
             arrival: at,
             prompt_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
-            content: Content::Tokens(info.prompt.as_ref().into()),
+            content: Source::of(&info).content(),
             output: OutputPlan {
                 max_tokens: info.max_tokens,
                 stop_after: submission.stop_after,
