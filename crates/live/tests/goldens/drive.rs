@@ -4,7 +4,9 @@
 use serde::Deserialize;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use windtunnel_engine::{FinishReason, Nanos, OutputPlan, Rank, Request, RequestId, Scheduled, Slot};
+use windtunnel_engine::{
+    FinishReason, HandOff, Nanos, OutputPlan, Rank, Request, RequestId, Scheduled, Slot,
+};
 use windtunnel_live::kv_events::hash::{Adapter, Multimodal, Namespace};
 use windtunnel_live::kv_events::{EventStream, Source};
 
@@ -202,6 +204,7 @@ impl<'a> Driver<'a> {
             },
             priority: None,
             tie: id.0,
+            hand_off: HandOff::None,
         };
         self.stream.submitted(id, source);
         self.slots.insert(self.next, self.rank.submit(request).unwrap());
