@@ -21,6 +21,8 @@ pub enum Command {
     Conformance(Conformance),
     /// List the models that are known by name, or describe one
     Models(Models),
+    /// List the measured times that calibrated timing goes by, or build them
+    Perf(Perf),
     /// Print the JSON Schema of the configuration file
     Schema,
 }
@@ -78,6 +80,41 @@ pub struct Models {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `perf`.
+#[derive(Debug, Args)]
+pub struct Perf {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: PerfAction,
+}
+
+/// The commands on data packs.
+#[derive(Debug, Subcommand)]
+pub enum PerfAction {
+    /// List what is covered: accelerators, engine versions, types
+    List {
+        /// Folder of packs in place of those that are part of the program
+        #[arg(long, value_name = "DIR")]
+        data: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Build packs from the public measurements of aiconfigurator-core (needs a program built with the
+    /// feature pack-builder)
+    Build {
+        /// Folder `systems` of an unpacked wheel of aiconfigurator-core 0.12.0
+        #[arg(long, value_name = "DIR")]
+        from: PathBuf,
+        /// An accelerator; repeatable, all if not given
+        #[arg(long, value_name = "NAME")]
+        system: Vec<String>,
+        /// Folder that the packs go into; what is in it is replaced
+        #[arg(long, value_name = "DIR", default_value = "data/perf")]
+        out: PathBuf,
+    },
 }
 
 /// What standard output shows.

@@ -5,9 +5,11 @@
 
 mod args;
 mod conformance;
+mod data;
 mod exit;
 mod files;
 mod models;
+mod perf;
 mod predict;
 mod process;
 mod progress;
@@ -25,10 +27,12 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(answer) => return told(&answer),
     };
+    windtunnel_perf::packs::provide(data::PACKS);
     let done = match arguments.command {
         Command::Predict(predict) => predict::run(&predict),
         Command::Conformance(conformance) => conformance::run(&conformance.action),
         Command::Models(arguments) => models::run(&arguments),
+        Command::Perf(perf) => perf::run(&perf.action),
         Command::Schema => schema(),
     };
     match done {

@@ -9,8 +9,8 @@ const SESSIONS: &str = "sessions of several turns are not supported yet; source.
 const AGENTIC: &str = "agentic traces are not supported yet; formats mooncake and requests are";
 const DISAGGREGATED: &str =
     "separate prefill and decode workers are not supported yet; workers.aggregated is";
-const CALIBRATED: &str =
-    "belongs to calibrated timing, which is not supported yet; timing.type fixed, linear and polynomial are";
+const CALIBRATED: &str = "not supported yet; calibrated timing goes by the checkpoint's types, engine.gemm_quant_mode, \
+     engine.moe_quant_mode and the data packs of the program";
 const OFFLOAD: &str = "KV cache tiers beyond the accelerator's memory are not supported yet";
 const ESTIMATE: &str =
     "belongs to estimated capacity, which is not supported yet; give capacity.type: fixed with blocks";
@@ -42,8 +42,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.speculation", &["null"], SPECULATION),
     ("engine.nextn", &["null", "0"], SPECULATION),
     ("engine.nextn_accepted", &["null", "0"], SPECULATION),
-    ("engine.gemm_quant_mode", &["null"], CALIBRATED),
-    ("engine.moe_quant_mode", &["null"], CALIBRATED),
     ("engine.fmha_quant_mode", &["null"], CALIBRATED),
     ("engine.kvcache_quant_mode", &["null"], CALIBRATED),
     ("engine.comm_quant_mode", &["null"], CALIBRATED),
@@ -136,11 +134,6 @@ const VALUES: &[(&str, &str, &str)] = &[
         r#""default""#,
         "capacity estimated from model and hardware is not supported yet; give type: fixed with blocks",
     ),
-    (
-        "engine.workers.aggregated.timing.type",
-        r#""default""#,
-        "calibrated timing is not supported yet; fixed, linear, polynomial, profile and table are",
-    ),
     ("engine.workers.aggregated.timing.speedup_ratio", "0", ZERO_SPEEDUP),
     ("engine.workers.aggregated.timing.speedup_ratio", "0.0", ZERO_SPEEDUP),
     ("engine.workers.aggregated.timing.decode_speedup_ratio", "0", ZERO_SPEEDUP),
@@ -166,15 +159,11 @@ const TOGETHER: &[Together] = &[Together {
           workers.aggregated is",
 }];
 
-const NO_TIMING: &str = "missing, which in AISimulate means calibrated timing, not supported yet; \
-     needed is timing.type fixed, linear or polynomial with its keys";
 const NO_CAPACITY: &str = "missing, which in AISimulate means capacity estimated from model and hardware, \
      not supported yet; needed is capacity.type: fixed with blocks";
 
 /// Keys that the AISimulate schema lets be left out, and what that would mean.
 const MISSING: &[(&str, &str)] = &[
-    ("engine.workers.aggregated.timing", NO_TIMING),
-    ("engine.workers.aggregated.timing.type", NO_TIMING),
     ("engine.workers.aggregated.kv_cache", NO_CAPACITY),
     ("engine.workers.aggregated.kv_cache.capacity", NO_CAPACITY),
     ("engine.workers.aggregated.kv_cache.capacity.type", NO_CAPACITY),

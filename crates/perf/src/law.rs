@@ -4,6 +4,7 @@
 //! that the same inputs give the same nanosecond on every machine. How the terms of one pass are put
 //! together and rounded is not known here (see `model`).
 
+use crate::calibrated::PassModel;
 use crate::model::Outside;
 use crate::{PerfError, Profile, Table};
 use std::sync::Arc;
@@ -63,6 +64,8 @@ pub enum Law {
     Profile(Arc<Profile>),
     /// Measured by the number of tokens, with what attention adds.
     Table(Arc<Table>),
+    /// From measured times of single operations.
+    Calibrated(Arc<PassModel>),
 }
 
 impl Law {
@@ -74,6 +77,7 @@ impl Law {
             Law::Polynomial(_) => "polynomial",
             Law::Profile(_) => "profile",
             Law::Table(_) => "table",
+            Law::Calibrated(_) => "default",
         }
     }
 
@@ -93,7 +97,7 @@ impl Law {
                 }
                 &[]
             }
-            Law::Profile(_) | Law::Table(_) => &[],
+            Law::Profile(_) | Law::Table(_) | Law::Calibrated(_) => &[],
         };
         for &(field, value) in coefficients {
             if !(value.is_finite() && value >= 0.0) {
@@ -114,6 +118,11 @@ impl Law {
             Law::Linear(linear) => linear.ms(&prefill.work()),
             Law::Table(table) => {
                 let (ms, inside) = table.ms(&prefill.work());
+                outside.note(inside, Outside::PREFILL);
+                ms
+            }
+            Law::Calibrated(model) => {
+                let (ms, inside) = model.pass_ms(shape.prefill, &DecodeSet::default());
                 outside.note(inside, Outside::PREFILL);
                 ms
             }
@@ -139,7 +148,7 @@ impl Law {
             Law::Fixed(_) => true,
             Law::Linear(linear) => linear.per_context_token_ms == 0.0,
             Law::Table(table) => table.ignores_context(),
-            Law::Profile(_) => false,
+            Law::Profile(_) | Law::Calibrated(_) => false,
             // The share of the capacity ends at 1.
             Law::Polynomial(polynomial) => decode.sum_context >= polynomial.capacity_tokens,
         }
@@ -156,6 +165,11 @@ impl Law {
             Law::Linear(linear) => linear.ms(&Work::of_decodes(decode)),
             Law::Table(table) => {
                 let (ms, inside) = table.ms(&Work::of_decodes(decode));
+                outside.note(inside, Outside::DECODE);
+                ms
+            }
+            Law::Calibrated(model) => {
+                let (ms, inside) = model.pass_ms(&[], decode);
                 outside.note(inside, Outside::DECODE);
                 ms
             }
@@ -182,12 +196,19 @@ pub(crate) fn signed(count: u64) -> f64 {
 impl Law {
     /// Whether a pass with prefill and decode work is one term, unless told otherwise; else it cannot be one.
     pub(crate) fn is_mixed(&self) -> bool {
-        matches!(self, Law::Linear(_) | Law::Table(_))
+        matches!(self, Law::Linear(_) | Law::Table(_) | Law::Calibrated(_))
     }
 
     /// The whole pass as one term: what a pass costs whatever it holds is paid once. Only with a law that
     /// [is mixed](Law::is_mixed).
+    #[inline]
     pub(crate) fn mixed_ms(&self, shape: &Shape, outside: &Outside) -> f64 {
+        if let Law::Calibrated(model) = self {
+            let (ms, inside) = model.pass_ms(shape.prefill, &shape.decode);
+            let part = if shape.prefill.is_empty() { Outside::DECODE } else { Outside::PREFILL };
+            outside.note(inside, part);
+            return ms;
+        }
         let work = Work::of(shape);
         if work.tokens == 0 {
             return 0.0;
@@ -200,7 +221,7 @@ impl Law {
                 outside.note(inside, part);
                 ms
             }
-            Law::Fixed(_) | Law::Polynomial(_) | Law::Profile(_) => {
+            Law::Fixed(_) | Law::Polynomial(_) | Law::Profile(_) | Law::Calibrated(_) => {
                 self.prefill_ms(shape, outside) + self.decode_ms(&shape.decode, outside)
             }
         }

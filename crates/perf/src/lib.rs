@@ -4,10 +4,12 @@
 //! A timing model is a plain value, checked once when it is made; asking it costs a few floating-point
 //! operations and never allocates. Nothing here knows schedulers, clocks or configuration.
 
+pub mod calibrated;
 mod curve;
 mod law;
 mod model;
 pub mod models;
+pub mod packs;
 mod profile;
 mod table;
 

@@ -452,6 +452,9 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         {
             report.notes.push(format!("pass times: {about}"));
         }
+        if let Law::Calibrated(model) = self.deployment.timing.law() {
+            report.notes.extend(model.notes());
+        }
         report
     }
 }

@@ -42,8 +42,75 @@ pub(crate) struct Engine {
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub gpu_memory_gib: Option<f64>,
+    /// Type of the matrix products, for timing type default: that of the checkpoint if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gemm_quant_mode: Option<GemmQuantMode>,
+    /// Type of the experts, for timing type default: that of the checkpoint if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moe_quant_mode: Option<MoeQuantMode>,
     /// The workers, by role.
     pub workers: Workers,
+}
+
+/// Type of matrix products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum GemmQuantMode {
+    /// 16 bits.
+    Bfloat16,
+    /// 8 bits, with a scale for a row or a matrix.
+    Fp8,
+    /// 8 bits, with a scale for each block of a matrix.
+    Fp8Block,
+    /// 4 bits, with a scale for 16 of them.
+    Nvfp4,
+}
+
+impl GemmQuantMode {
+    /// Its name in the measurements.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            GemmQuantMode::Bfloat16 => "bfloat16",
+            GemmQuantMode::Fp8 => "fp8",
+            GemmQuantMode::Fp8Block => "fp8_block",
+            GemmQuantMode::Nvfp4 => "nvfp4",
+        }
+    }
+}
+
+/// Type of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MoeQuantMode {
+    /// 16 bits.
+    Bfloat16,
+    /// 8 bits, with a scale for a row or a matrix.
+    Fp8,
+    /// 8 bits, with a scale for each block of a matrix.
+    Fp8Block,
+    /// 4 bits, with a scale for 16 of them.
+    Nvfp4,
+    /// Integers of 4 bits, activations of 16.
+    Int4Wo,
+    /// MXFP4, activations of 16 bits.
+    W4a16Mxfp4,
+    /// MXFP4, activations of 8 bits.
+    W4a8Mxfp4Mxfp8,
+}
+
+impl MoeQuantMode {
+    /// Its name in the measurements.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            MoeQuantMode::Bfloat16 => "bfloat16",
+            MoeQuantMode::Fp8 => "fp8",
+            MoeQuantMode::Fp8Block => "fp8_block",
+            MoeQuantMode::Nvfp4 => "nvfp4",
+            MoeQuantMode::Int4Wo => "int4_wo",
+            MoeQuantMode::W4a16Mxfp4 => "w4a16_mxfp4",
+            MoeQuantMode::W4a8Mxfp4Mxfp8 => "w4a8_mxfp4_mxfp8",
+        }
+    }
 }
 
 fn yes() -> bool {
@@ -154,6 +221,7 @@ pub(crate) struct Worker {
     /// The KV cache of one rank.
     pub kv_cache: KvCache,
     /// How long a pass takes.
+    #[serde(default)]
     pub timing: Timing,
 }
 
@@ -439,7 +507,7 @@ pub(crate) enum CapacityType {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Timing {
     /// The law.
-    #[serde(rename = "type")]
+    #[serde(default, rename = "type")]
     pub kind: TimingType,
     /// Milliseconds of a pass with prefill work. Fixed only, and needed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -456,8 +524,27 @@ pub(crate) struct Timing {
     /// in the working directory. Profile and table only, and needed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// How the prefill and decode parts of a pass are put together: mixed for linear and table timing under
-    /// native semantics, else sum.
+    /// Operations that nobody measured are estimated from what the accelerator can do at best; false if not
+    /// given. Default only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_roofline: Option<bool>,
+    /// Microseconds of the host for a pass, beside what the accelerator does; the engine's own, fitted to
+    /// measured deployments, if not given. Default only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1e9))]
+    pub pass_us: Option<f64>,
+    /// The operations of a pass take together so many times what each takes alone; the engine's own, fitted to
+    /// measured deployments, if not given. Default only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1000), extend("exclusiveMinimum" = 0))]
+    pub gpu_scale: Option<f64>,
+    /// Communication between accelerators takes so many times what was measured; 1 if not given. Default
+    /// only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub communication_scale: Option<f64>,
+    /// How the prefill and decode parts of a pass are put together: mixed for default, linear and table
+    /// timing under native semantics, else sum.
     #[serde(default)]
     pub composition: Option<Composition>,
     /// Divides every term.
@@ -474,10 +561,32 @@ fn one() -> f64 {
     1.0
 }
 
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            kind: TimingType::Default,
+            prefill_ms: None,
+            decode_ms: None,
+            linear: None,
+            path: None,
+            allow_roofline: None,
+            pass_us: None,
+            gpu_scale: None,
+            communication_scale: None,
+            composition: None,
+            speedup_ratio: 1.0,
+            decode_speedup_ratio: 1.0,
+        }
+    }
+}
+
 /// The law of pass time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TimingType {
+    /// From measured times of the operations that a pass of this model is made of.
+    #[default]
+    Default,
     /// Two constants.
     Fixed,
     /// Linear in tokens, sequences and context.
@@ -496,7 +605,7 @@ pub(crate) enum TimingType {
 pub(crate) enum Composition {
     /// A prefill term and a decode term, rounded one by one and added.
     Sum,
-    /// One term for the whole pass. Linear and table only.
+    /// One term for the whole pass. Default, linear and table only.
     Mixed,
 }
 

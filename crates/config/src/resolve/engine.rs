@@ -1,11 +1,12 @@
 //! `engine`: the deployment. What is common to all engines stands here; the settings of a rank are made by
 //! the file of its engine.
 
+use super::calibrated::pass_model;
 use super::timing::timing;
 use super::{Findings, owners, sglang, trtllm, vllm};
 use crate::document::{
     Backend, BytesPerToken, CapacityType, ContextLength, Defaults, Engine, Mode, RankPlacement,
-    Semantics as SemanticsKey, Worker,
+    Semantics as SemanticsKey, TimingType, Worker,
 };
 use crate::experiment::{Deployment, Parallelism, Placement, Semantics};
 use std::num::NonZeroU32;
@@ -45,9 +46,13 @@ pub(super) fn deployment(
         Backend::Trtllm => trtllm::rank(keys, semantics, findings).map(RankConfig::Trtllm),
     };
     let group = group(keys.backend, &mut keys.workers.aggregated, semantics, findings);
+    let calibrated = match keys.workers.aggregated.timing.kind {
+        TimingType::Default => pass_model(keys, folder, findings),
+        _ => None,
+    };
     let worker = &mut keys.workers.aggregated;
     let capacity_tokens = u64::from(worker.kv_cache.capacity.blocks) * u64::from(block_size);
-    let timing = timing(&mut worker.timing, folder, capacity_tokens, semantics, findings);
+    let timing = timing(&mut worker.timing, folder, (capacity_tokens, calibrated), semantics, findings);
     let startup = findings.time(&format!("{WORKER}.startup_seconds"), worker.startup_seconds * 1e3);
     let spread = &worker.parallelism;
     let all_ranks = u64::from(spread.replicas) * u64::from(spread.attention_data);

@@ -3,6 +3,7 @@
 //!
 //! Fills the document with what is in effect on the way, so that it can be written out.
 
+mod calibrated;
 mod engine;
 mod gpu;
 mod owners;

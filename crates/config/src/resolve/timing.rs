@@ -9,18 +9,19 @@ use crate::{profile_file, table_file};
 use std::path::Path;
 use std::sync::Arc;
 use windtunnel_engine::Nanos;
+use windtunnel_perf::calibrated::PassModel;
 use windtunnel_perf::{Composition, Fixed, Law, Linear, PerfError, Polynomial, Speedup, TimingModel};
 
 /// Makes the timing model and fills in the composition. `capacity_tokens` is what the KV cache of a rank
-/// holds.
+/// holds, `calibrated` the compiled model of timing type default.
 pub(super) fn timing(
     keys: &mut Timing,
     folder: &Path,
-    capacity_tokens: u64,
+    (capacity_tokens, calibrated): (u64, Option<PassModel>),
     semantics: Semantics,
     findings: &mut Findings,
 ) -> Option<TimingModel> {
-    let law = law(keys, folder, capacity_tokens, findings);
+    let law = law(keys, folder, (capacity_tokens, calibrated), findings);
     let composition = match (keys.composition, semantics) {
         (Some(CompositionKey::Mixed), Semantics::Aisimulate013) => {
             let message = "got \"mixed\"; engine.semantics aisimulate_0_13 adds the parts: allowed is sum";
@@ -76,10 +77,16 @@ fn check_fixed(fixed: &Fixed, speedup: Speedup, findings: &mut Findings) -> Opti
     None
 }
 
-fn law(keys: &Timing, folder: &Path, capacity_tokens: u64, findings: &mut Findings) -> Option<Law> {
+fn law(
+    keys: &Timing,
+    folder: &Path,
+    (capacity_tokens, calibrated): (u64, Option<PassModel>),
+    findings: &mut Findings,
+) -> Option<Law> {
     let fixed = keys.kind == TimingType::Fixed;
     let linear = keys.kind == TimingType::Linear;
     let here = match keys.kind {
+        TimingType::Default => "timing.type default",
         TimingType::Fixed => "timing.type fixed",
         TimingType::Linear => "timing.type linear",
         TimingType::Polynomial => "timing.type polynomial",
@@ -92,6 +99,16 @@ fn law(keys: &Timing, folder: &Path, capacity_tokens: u64, findings: &mut Findin
         if fixed && !given {
             findings.problem(&path, "missing; timing.type fixed needs a number of at least 0");
         }
+    }
+    let own = [
+        ("allow_roofline", keys.allow_roofline.is_some()),
+        ("pass_us", keys.pass_us.is_some()),
+        ("gpu_scale", keys.gpu_scale.is_some()),
+        ("communication_scale", keys.communication_scale.is_some()),
+    ];
+    for (key, given) in own {
+        let given = given && keys.kind != TimingType::Default;
+        findings.foreign(&format!("{TIMING}.{key}"), given, "timing.type default", here);
     }
     let given = keys.linear.is_some();
     findings.foreign(&format!("{TIMING}.linear"), given && !linear, "timing.type linear", here);
@@ -107,6 +124,7 @@ fn law(keys: &Timing, folder: &Path, capacity_tokens: u64, findings: &mut Findin
         findings.problem(&path, format!("missing; {here} needs {kinds}"));
     }
     Some(match keys.kind {
+        TimingType::Default => Law::Calibrated(Arc::new(calibrated?)),
         TimingType::Fixed => Law::Fixed(Fixed { prefill_ms: keys.prefill_ms?, decode_ms: keys.decode_ms? }),
         TimingType::Linear => {
             let linear = keys.linear.as_ref()?;

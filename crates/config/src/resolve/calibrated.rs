@@ -1,0 +1,130 @@
+//! `timing.type: default`: the model, the accelerator, the engine version and the spread of a deployment,
+//! looked up in the data packs.
+
+use super::Findings;
+use super::engine::{TIMING, WORKER};
+use crate::document::{Backend, Engine};
+use std::path::Path;
+use windtunnel_perf::calibrated::{
+    Architecture, Cell, Constants, Engine as Measured, OpenError, PassModel, Sources, Types,
+};
+use windtunnel_perf::models::ModelDescription;
+use windtunnel_perf::packs::Store;
+
+/// Compiles the timing of a deployment. Fills in the constants in effect.
+pub(super) fn pass_model(keys: &mut Engine, folder: &Path, findings: &mut Findings) -> Option<PassModel> {
+    let model = described(keys, folder, findings)?;
+    let engine = match keys.backend {
+        Backend::Vllm => Measured::Vllm,
+        Backend::Sglang => Measured::Sglang,
+        Backend::Trtllm => Measured::Trtllm,
+    };
+    let timing = &mut keys.workers.aggregated.timing;
+    let allow_roofline = timing.allow_roofline.unwrap_or(false);
+    let own = Constants::of(engine);
+    let constants = Constants {
+        pass_us: *timing.pass_us.get_or_insert(own.pass_us),
+        gpu_scale: *timing.gpu_scale.get_or_insert(own.gpu_scale),
+        communication_scale: *timing.communication_scale.get_or_insert(own.communication_scale),
+    };
+    let (hardware, version) = (keys.hardware.as_str(), keys.backend_version.as_deref());
+    let sources = match Sources::open(&Store::standard(), hardware, engine, version, allow_roofline) {
+        Ok(sources) => sources,
+        Err(error) => {
+            let (path, default) = match error {
+                OpenError::Version { .. } if version.is_some() => ("engine.backend_version", ""),
+                OpenError::Version { .. } => ("engine.backend", engine.name()),
+                OpenError::System(_) | OpenError::Pack(_) => ("engine.hardware", hardware),
+            };
+            let got = findings.shown(path, default);
+            findings.problem(path, format!("got {got}; timing.type default: {error}"));
+            return None;
+        }
+    };
+    let cell = cell(keys, &model, engine, sources.gpu.sm, findings)?;
+    match PassModel::compile(&sources, &cell, constants) {
+        Ok(model) => Some(model),
+        Err(error) => {
+            let path = format!("{TIMING}.type");
+            let message = format!(
+                "got \"default\"; {error}. timing.allow_roofline: true estimates what is not measured"
+            );
+            findings.problem(&path, message);
+            None
+        }
+    }
+}
+
+/// The model by its name, or the config.json at a path, beside the configuration file or in the working
+/// directory.
+fn described(keys: &Engine, folder: &Path, findings: &mut Findings) -> Option<ModelDescription> {
+    if let Some(model) = ModelDescription::named(&keys.model) {
+        return Some(model);
+    }
+    let path = "engine.model";
+    let there = [folder.join(&keys.model), keys.model.clone().into()].into_iter().find(|file| file.exists());
+    let got = findings.shown(path, &keys.model);
+    match there.map(|file| ModelDescription::read(&file)) {
+        Some(Ok(model)) => return Some(model),
+        Some(Err(error)) => findings.problem(path, format!("got {got}; {error}")),
+        None => findings.problem(
+            path,
+            format!("got {got}; timing.type default needs a model that `windtunnel models` lists, or a config.json"),
+        ),
+    }
+    None
+}
+
+fn cell(
+    keys: &Engine,
+    model: &ModelDescription,
+    engine: Measured,
+    sm: u32,
+    findings: &mut Findings,
+) -> Option<Cell> {
+    let architecture = match Architecture::of(model) {
+        Ok(architecture) => architecture,
+        Err(error) => {
+            let got = findings.shown("engine.model", &keys.model);
+            findings.problem("engine.model", format!("got {got}; timing.type default: {error}"));
+            return None;
+        }
+    };
+    let mut types = Types::of(model, engine, sm);
+    if let Some(mode) = keys.gemm_quant_mode {
+        mode.name().clone_into(&mut types.gemm);
+        mode.name().clone_into(&mut types.attention_gemm);
+    }
+    if let Some(mode) = keys.moe_quant_mode {
+        mode.name().clone_into(&mut types.experts);
+    }
+    let spread = &keys.workers.aggregated.parallelism;
+    let (accelerators, experts) =
+        (spread.tensor * spread.attention_data, u64::from(spread.moe_tensor) * u64::from(spread.moe_expert));
+    if architecture.experts.is_some() && experts != u64::from(accelerators) {
+        let message = format!(
+            "got moe_tensor {} and moe_expert {}; with timing.type default their product must be that of tensor and \
+             attention_data, {accelerators}",
+            spread.moe_tensor, spread.moe_expert
+        );
+        findings.problem(&format!("{WORKER}.parallelism"), message);
+        return None;
+    }
+    let heads = model.heads();
+    if !heads.is_multiple_of(spread.tensor) {
+        let path = format!("{WORKER}.parallelism.tensor");
+        let got = findings.shown(&path, spread.tensor);
+        findings.problem(&path, format!("got {got}; allowed is a divisor of the model's {heads} heads"));
+        return None;
+    }
+    Some(Cell {
+        model: architecture,
+        engine,
+        tensor: spread.tensor,
+        pipeline: spread.pipeline,
+        attention_data: spread.attention_data,
+        moe_tensor: spread.moe_tensor,
+        moe_expert: spread.moe_expert,
+        types,
+    })
+}
