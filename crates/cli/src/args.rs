@@ -23,6 +23,8 @@ pub enum Command {
     Models(Models),
     /// List the measured times that calibrated timing goes by, or build them
     Perf(Perf),
+    /// Show how the KV blocks of a deployment come about
+    Capacity(Capacity),
     /// Print the JSON Schema of the configuration file
     Schema,
 }
@@ -115,6 +117,20 @@ pub enum PerfAction {
         #[arg(long, value_name = "DIR", default_value = "data/perf")]
         out: PathBuf,
     },
+}
+
+/// Arguments of `capacity`.
+#[derive(Debug, Args)]
+pub struct Capacity {
+    /// Configuration file (YAML)
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Set one value of the configuration, as a.b.c=VALUE (YAML); repeatable, the last one wins
+    #[arg(long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What standard output shows.

@@ -4,6 +4,7 @@
 //! wrong, 130 interrupted.
 
 mod args;
+mod capacity;
 mod conformance;
 mod data;
 mod exit;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Conformance(conformance) => conformance::run(&conformance.action),
         Command::Models(arguments) => models::run(&arguments),
         Command::Perf(perf) => perf::run(&perf.action),
+        Command::Capacity(arguments) => capacity::run(&arguments),
         Command::Schema => schema(),
     };
     match done {

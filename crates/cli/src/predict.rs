@@ -73,6 +73,10 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     if experiment.deployment.engine.engine().0 == "trtllm" {
         report.notes.insert(0, UNPROVEN.to_owned());
     }
+    report.capacity = crate::capacity::rows(&experiment.deployment)?;
+    if let Some(budget) = &experiment.deployment.capacity {
+        report.notes.extend(budget.notes.iter().cloned());
+    }
     publish(arguments, &experiment, &report, output, (threads, wall_time_ms))
 }
 

@@ -88,9 +88,7 @@ impl Check<'_> {
         for key in schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str) {
             if !excused && node.get(key).is_none() && !meant.contains(&key) {
                 let path = join(path, key);
-                let message = refused::missing(&path).map(str::to_owned).unwrap_or_else(|| {
-                    format!("missing; needed is {}", either(&forms(&schema["properties"][key])))
-                });
+                let message = format!("missing; needed is {}", either(&forms(&schema["properties"][key])));
                 self.problem(node, &path, message);
             }
         }

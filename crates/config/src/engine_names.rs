@@ -2,15 +2,14 @@
 //! command line into a file. Only names that an unknown key can have are known, no values, so a setting
 //! whose value reads otherwise here is not among them.
 
-/// Ways to say how many blocks there are without counting them. Memory is not modelled.
-const MEMORY: [&str; 4] =
-    ["gpu_memory_utilization", "kv_cache_memory_bytes", "mem_fraction_static", "free_gpu_memory_fraction"];
+/// Ways to say how many blocks there are that this version has not, and what to give instead.
+const MEMORY: [&str; 1] = ["kv_cache_memory_bytes"];
 
 /// What is said of a key called `key` that an engine has and this version has only as what it comes to.
 pub(crate) fn instead(key: &str) -> Option<&'static str> {
     MEMORY.contains(&&*plain(key)).then_some(
-        "the memory of the accelerator is not modelled; \
-         give the number of blocks as engine.workers.aggregated.kv_cache.capacity.blocks",
+        "give the number of blocks as engine.workers.aggregated.kv_cache.capacity.blocks, or the share of the \
+         memory as engine.workers.aggregated.kv_cache.capacity.memory_fraction",
     )
 }
 
@@ -36,6 +35,8 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
     ("enable_prefix_caching", "engine.workers.aggregated.kv_cache.prefix_caching"),
     ("num_gpu_blocks", "engine.workers.aggregated.kv_cache.capacity.blocks"),
     ("num_gpu_blocks_override", "engine.workers.aggregated.kv_cache.capacity.blocks"),
+    ("gpu_memory_utilization", "engine.workers.aggregated.kv_cache.capacity.memory_fraction"),
+    ("kv_cache_dtype", "engine.kvcache_quant_mode"),
     ("tensor_parallel_size", "engine.workers.aggregated.parallelism.tensor"),
     ("pipeline_parallel_size", "engine.workers.aggregated.parallelism.pipeline"),
     ("data_parallel_size", "engine.workers.aggregated.parallelism.attention_data"),
@@ -47,10 +48,12 @@ pub(crate) const NAMES: &[(&str, &str)] = &[
         "priority_scheduling_preemption_threshold",
         "engine.workers.aggregated.scheduler.priority_preemption_threshold",
     ),
+    ("mem_fraction_static", "engine.workers.aggregated.kv_cache.capacity.memory_fraction"),
     ("page_size", "engine.workers.aggregated.kv_cache.block_size"),
     ("tp_size", "engine.workers.aggregated.parallelism.tensor"),
     ("dp_size", "engine.workers.aggregated.parallelism.attention_data"),
     // TensorRT-LLM.
+    ("free_gpu_memory_fraction", "engine.workers.aggregated.kv_cache.capacity.memory_fraction"),
     ("max_batch_size", "engine.workers.aggregated.scheduler.max_sequences"),
     ("max_num_tokens", "engine.workers.aggregated.scheduler.max_batched_tokens"),
     ("capacity_scheduler_policy", "engine.workers.aggregated.scheduler.capacity_policy"),

@@ -5,6 +5,7 @@
 use std::num::NonZeroU32;
 use windtunnel_engine::{Nanos, RankConfig};
 use windtunnel_perf::TimingModel;
+use windtunnel_perf::capacity::Budget;
 use windtunnel_router::Policy;
 use windtunnel_traffic::{Source, TrafficError, WorkloadSource};
 
@@ -71,6 +72,8 @@ pub struct Deployment {
     pub ignore_eos: bool,
     /// Settings of each rank.
     pub engine: RankConfig,
+    /// How its number of KV blocks was worked out; none where it was given.
+    pub capacity: Option<Budget>,
     /// How long a pass takes.
     pub timing: TimingModel,
     /// KV bytes of one token, if given.

@@ -12,8 +12,6 @@ const DISAGGREGATED: &str =
 const CALIBRATED: &str = "not supported yet; calibrated timing goes by the checkpoint's types, engine.gemm_quant_mode, \
      engine.moe_quant_mode and the data packs of the program";
 const OFFLOAD: &str = "KV cache tiers beyond the accelerator's memory are not supported yet";
-const ESTIMATE: &str =
-    "belongs to estimated capacity, which is not supported yet; give capacity.type: fixed with blocks";
 const SPECULATION: &str = "speculative decoding is not supported yet";
 const CONTEXT_PARALLEL: &str = "context parallelism is not supported yet; allowed is 1";
 const KV_ROUTER: &str = "belongs to router.policy kv_router, which is not supported yet; round_robin is";
@@ -43,7 +41,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.nextn", &["null", "0"], SPECULATION),
     ("engine.nextn_accepted", &["null", "0"], SPECULATION),
     ("engine.fmha_quant_mode", &["null"], CALIBRATED),
-    ("engine.kvcache_quant_mode", &["null"], CALIBRATED),
     ("engine.comm_quant_mode", &["null"], CALIBRATED),
     ("engine.attention_backend", &["null"], CALIBRATED),
     ("engine.moe_backend", &["null"], CALIBRATED),
@@ -87,8 +84,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
         &["null"],
         "prefix matches of a unit other than the block are not supported yet",
     ),
-    ("engine.workers.aggregated.kv_cache.capacity.memory_fraction", &["null"], ESTIMATE),
-    ("engine.workers.aggregated.kv_cache.capacity.cuda_graph_reserved_bytes", &["null", "0"], ESTIMATE),
     (
         "engine.workers.aggregated.kv_cache.capacity.bytes",
         &["null"],
@@ -129,11 +124,6 @@ const VALUES: &[(&str, &str, &str)] = &[
         ANY,
         "pipeline parallelism is not supported yet; allowed is 1",
     ),
-    (
-        "engine.workers.aggregated.kv_cache.capacity.type",
-        r#""default""#,
-        "capacity estimated from model and hardware is not supported yet; give type: fixed with blocks",
-    ),
     ("engine.workers.aggregated.timing.speedup_ratio", "0", ZERO_SPEEDUP),
     ("engine.workers.aggregated.timing.speedup_ratio", "0.0", ZERO_SPEEDUP),
     ("engine.workers.aggregated.timing.decode_speedup_ratio", "0", ZERO_SPEEDUP),
@@ -158,16 +148,6 @@ const TOGETHER: &[Together] = &[Together {
     why: "separate prefill and decode workers of backend trtllm are not supported, by AISimulate 0.13 neither; \
           workers.aggregated is",
 }];
-
-const NO_CAPACITY: &str = "missing, which in AISimulate means capacity estimated from model and hardware, \
-     not supported yet; needed is capacity.type: fixed with blocks";
-
-/// Keys that the AISimulate schema lets be left out, and what that would mean.
-const MISSING: &[(&str, &str)] = &[
-    ("engine.workers.aggregated.kv_cache", NO_CAPACITY),
-    ("engine.workers.aggregated.kv_cache.capacity", NO_CAPACITY),
-    ("engine.workers.aggregated.kv_cache.capacity.type", NO_CAPACITY),
-];
 
 /// Takes the keys that cannot be served out of the tree. Those that mean something become problems, and
 /// the mapping they stood in is returned as excused from lacking others.
@@ -232,11 +212,6 @@ pub(crate) fn value(root: &Node, path: &str, node: &Node, allowed: bool) -> Opti
     }
     let refused = |value: &str| if value == ANY { integer && !allowed } else { value == here };
     VALUES.iter().find(|(at, value, _)| *at == path && refused(value)).map(|(_, _, why)| *why)
-}
-
-/// What leaving a key out would mean in AISimulate.
-pub(crate) fn missing(path: &str) -> Option<&'static str> {
-    MISSING.iter().find(|(at, _)| *at == path).map(|(_, why)| *why)
 }
 
 #[cfg(test)]

@@ -70,7 +70,10 @@ fn what_is_not_covered_is_named_with_what_is() {
             &["engine.backend_version='0.9'"],
             "engine.backend_version: got \"0.9\"; timing.type default: of h200_sxm there are no measurements of it, but of sglang 0.5.14",
         ),
-        (&["engine.model=llama"], "engine.model: got \"llama\"; timing.type default needs a model"),
+        (
+            &["engine.model=llama"],
+            "engine.model: got \"llama\"; timing and capacity of type default need a model",
+        ),
         (&["engine.model=zai-org/GLM-5"], "sparse attention is not measured for zai-org/GLM-5"),
         (
             &["engine.gemm_quant_mode=nvfp4"],

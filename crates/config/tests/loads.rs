@@ -290,3 +290,97 @@ fn the_schema_is_closed_and_every_key_is_described() {
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     walk(&schema, "");
 }
+
+// ---- capacity from model and hardware ----
+
+const MODEL: &str = "engine.model=meta-llama/Llama-3.1-8B-Instruct";
+const CAPACITY: &str = "engine.workers.aggregated.kv_cache={block_size: 16, capacity: {type: default}}";
+
+fn estimated(overrides: &[&str]) -> Experiment {
+    small(&[&[MODEL, "engine.hardware=h200_sxm", CAPACITY], overrides].concat())
+}
+
+#[test]
+fn blocks_are_what_fits_beside_the_model() {
+    let experiment = estimated(&[]);
+    let deployment = &experiment.deployment;
+    let budget = deployment.capacity.as_ref().unwrap();
+    assert_eq!(u64::from(rank(deployment).num_blocks), budget.blocks);
+    assert_eq!(budget.blocks, budget.kv_bytes / (131_072 * 16));
+    assert_eq!(budget.memory_fraction, 0.92);
+    // Nothing is filled in that was left open: a newer version may have another default.
+    let capacity = &experiment.effective["engine"]["workers"]["aggregated"]["kv_cache"]["capacity"];
+    assert_eq!(*capacity, serde_json::json!({"type": "default"}));
+    let again = from_str("again.yaml", &experiment.effective.to_string(), &[]).unwrap();
+    assert_eq!(again.deployment, *deployment);
+    // A file that says nothing of a cache means the same, with blocks of 64 tokens.
+    let without = SMALL.replace("      kv_cache: {capacity: {type: fixed, blocks: 1024}}\n", "");
+    let overrides = [MODEL, "engine.hardware=h200_sxm"].map(str::to_owned);
+    let without = from_str("small.yaml", &without, &overrides).unwrap();
+    assert_eq!(without.deployment.capacity.unwrap().blocks, budget.blocks / 4);
+}
+
+#[test]
+fn capacity_and_timing_are_chosen_apart() {
+    // Fixed timing does not turn the estimate off, nor polynomial timing: its fill is that of the estimate.
+    let timing = "engine.workers.aggregated.timing={type: polynomial}";
+    let capacity = |experiment: Experiment| experiment.deployment.capacity.map(|budget| budget.blocks);
+    assert_eq!(capacity(estimated(&[])), capacity(estimated(&[timing])));
+    assert_eq!(capacity(small(&[timing])), None);
+}
+
+#[test]
+fn what_the_memory_depends_on_reaches_it() {
+    let blocks = |overrides: &[&str]| estimated(overrides).deployment.capacity.unwrap().blocks;
+    let all = blocks(&[]);
+    let fraction = "engine.workers.aggregated.kv_cache.capacity.memory_fraction=0.46";
+    assert!(blocks(&[fraction]) < all / 2);
+    let graphs = "engine.workers.aggregated.kv_cache.capacity.cuda_graph_reserved_bytes=2097152000";
+    assert_eq!(blocks(&[graphs]), all - 1000);
+    let fp8 = blocks(&["engine.kvcache_quant_mode=fp8"]);
+    assert!((2 * all..=2 * all + 1).contains(&fp8), "{fp8}");
+    let two = blocks(&["engine.workers.aggregated.parallelism.tensor=2"]);
+    assert!(two > 2 * all, "{two}");
+    assert!(blocks(&["engine.gpu_memory_gib=80"]) < all * 5 / 8);
+    // Of a known accelerator, the memory as it is sold means the one that it has.
+    assert_eq!(blocks(&["engine.gpu_memory_gib=141"]), all);
+    let seats = "engine.workers.aggregated.scheduler.max_sequences=1024";
+    assert!(blocks(&[seats]) < all, "the sampler works on all of them");
+    assert_eq!(
+        blocks(&["engine.backend_version='0.19.0'"]),
+        blocks(&["engine.workers.aggregated.kv_cache.capacity.memory_fraction=0.9",])
+    );
+}
+
+#[test]
+fn the_reference_has_its_own_memory_and_no_null_block() {
+    // aiconfigurator-core 0.12.0: 55,170 blocks of 16 tokens with a fraction of 0.9.
+    let theirs = estimated(&["engine.semantics=aisimulate_0_13"]).deployment;
+    assert_eq!(theirs.capacity.as_ref().unwrap().blocks, 55_170);
+    assert_eq!(rank(&theirs).num_blocks, 55_171);
+}
+
+#[test]
+fn a_model_is_found_by_its_config_beside_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = r#"{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,
+        "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 4}"#;
+    std::fs::create_dir(folder.path().join("model")).unwrap();
+    std::fs::write(folder.path().join("model/config.json"), config).unwrap();
+    let file = folder.path().join("deployment.yaml").display().to_string();
+    let overrides = ["engine.model=model", "engine.hardware=l4", CAPACITY].map(str::to_owned);
+    let budget = from_str(&file, SMALL, &overrides).unwrap().deployment.capacity.unwrap();
+    // 8 layers × 2 × 4 heads × 64 numbers × 2 bytes.
+    assert_eq!(budget.kv_bytes_per_token, 8192);
+}
+
+#[test]
+fn every_engine_works_its_capacity_out() {
+    // SGLang: 143771 MiB less 512 + 1.5 · 8192 + 128 + 512.
+    for (backend, fraction) in [("vllm", 0.92), ("sglang", 0.907), ("trtllm", 0.9)] {
+        let experiment = estimated(&[&format!("engine.backend={backend}")]);
+        let budget = experiment.deployment.capacity.unwrap();
+        assert_eq!(budget.memory_fraction, fraction, "{backend}");
+        assert!((700_000..1_000_000).contains(&budget.tokens), "{backend}: {}", budget.tokens);
+    }
+}

@@ -1,11 +1,14 @@
-//! Timing sources: how long a pass takes, as a function of its shape alone. And what models are made of
-//! ([`models`]).
+//! Timing sources: how long a pass takes, as a function of its shape alone. And what models and accelerators are
+//! ([`models`], [`hardware`]), and how many KV blocks fit into what the first leave of the memory of the
+//! second ([`capacity`]).
 //!
 //! A timing model is a plain value, checked once when it is made; asking it costs a few floating-point
 //! operations and never allocates. Nothing here knows schedulers, clocks or configuration.
 
 pub mod calibrated;
+pub mod capacity;
 mod curve;
+pub mod hardware;
 mod law;
 mod model;
 pub mod models;

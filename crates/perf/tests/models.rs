@@ -165,6 +165,20 @@ fn what_is_quantised_and_what_is_not() {
 }
 
 #[test]
+fn weights_can_be_stored_in_another_format() {
+    let same = |ours: u64, theirs: u64| ours.abs_diff(theirs) < 100;
+    let fp8 = named("Qwen/Qwen3-32B").stored_as(Some(WeightFormat::Fp8Block), None);
+    assert!(same(fp8.weight_bytes(), named("Qwen/Qwen3-32B-FP8").weight_bytes()));
+    let base = named("Qwen/Qwen3-30B-A3B");
+    let experts = base.clone().stored_as(None, Some(WeightFormat::Nvfp4));
+    let parameters =
+        |part: Part| base.weights.iter().find(|weights| weights.part == part).unwrap().parameters;
+    let saved = base.weight_bytes() - experts.weight_bytes();
+    assert_eq!(saved, (parameters(Part::Experts) as f64 * (2.0 - 0.5625)) as u64);
+    assert_eq!(base.clone().stored_as(Some(WeightFormat::Bfloat16), None), base);
+}
+
+#[test]
 fn windows_and_indexers_are_read() {
     let window = |name: &str| named(name).window;
     assert_eq!(window("openai/gpt-oss-120b"), Some(Window { layers: 18, tokens: 128 }));

@@ -22,6 +22,7 @@ pub struct Prediction<'a> {
     summary: &'a Summary,
     rejections: &'a BTreeMap<&'static str, u64>,
     workers: Vec<RankLine>,
+    capacity: Vec<&'a Value>,
     config: &'a Value,
     notes: &'a [String],
 }
@@ -44,6 +45,7 @@ impl<'a> Prediction<'a> {
             summary: &report.summary,
             rejections: &report.rejections,
             workers: report.ranks.iter().map(RankLine::new).collect(),
+            capacity: report.capacity.iter().map(|row| &row.detail).collect(),
             config,
             notes: &report.notes,
         }

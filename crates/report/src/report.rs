@@ -34,6 +34,15 @@ pub struct RunEnd {
     pub percentiles: PercentileMethod,
 }
 
+/// How the KV blocks of a rank came about. Worked out before the run, by whoever started it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CapacityRow {
+    /// The outcome, for the table.
+    pub line: String,
+    /// Every item.
+    pub detail: serde_json::Value,
+}
+
 /// The outcome of a run: what the files and the table are made of.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -45,6 +54,8 @@ pub struct Report {
     pub rejections: BTreeMap<&'static str, u64>,
     /// How its percentiles were read.
     pub percentile_method: PercentileMethod,
+    /// How the KV blocks of a rank came about, for each role whose number of blocks was worked out.
+    pub capacity: Vec<CapacityRow>,
     /// What a reader of the numbers should know.
     pub notes: Vec<String>,
     /// When the run ended: not before its last pass, and so maybe after its last token.
@@ -68,6 +79,7 @@ impl Report {
         });
         let notes = cut(all.counts.cut).into_iter().collect();
         Report {
+            capacity: Vec::new(),
             notes,
             rejections: std::mem::take(&mut all.rejections),
             summary: Summary::new(all, &ranks, run),

@@ -185,6 +185,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     lines.push(("Preemptions", count("preemptions")));
     let (peak, evicted) = (share("peak_kv_usage"), count("evicted_blocks"));
     lines.push(("KV cache", format!("{peak} used at the peak, {evicted} blocks evicted")));
+    lines.extend(report.capacity.iter().map(|row| ("KV memory", row.line.clone())));
     if let Number::Integer(good) = summary.get("goodput_completed_requests") {
         let share = part(good, integer("completed_requests")).map_or(MISSING.to_owned(), percent);
         let requests = shown(summary.get("goodput_request_throughput_rps"));

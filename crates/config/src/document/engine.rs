@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use windtunnel_perf::models::Dtype;
 
 /// What serves.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -10,7 +11,8 @@ pub(crate) struct Engine {
     /// How the workers share the work.
     #[serde(default)]
     pub mode: Mode,
-    /// Name of the model. A label: the timing types of this version do not read it.
+    /// Name of the model, or path of its config.json or of the folder with it. Read by capacity type default;
+    /// else a label.
     #[schemars(length(min = 1), extend("pattern" = r"\S"))]
     pub model: String,
     /// Name of the accelerator. A label: the timing types of this version do not read it, only the native
@@ -42,12 +44,15 @@ pub(crate) struct Engine {
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub gpu_memory_gib: Option<f64>,
-    /// Type of the matrix products, for timing type default: that of the checkpoint if not given.
+    /// Type of the matrix products, for timing and capacity of type default: that of the checkpoint if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gemm_quant_mode: Option<GemmQuantMode>,
-    /// Type of the experts, for timing type default: that of the checkpoint if not given.
+    /// Type of the experts, for timing and capacity of type default: that of the checkpoint if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moe_quant_mode: Option<MoeQuantMode>,
+    /// Type of the numbers in the KV cache, for timing and capacity of type default: that of the checkpoint if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kvcache_quant_mode: Option<KvCacheQuantMode>,
     /// The workers, by role.
     pub workers: Workers,
 }
@@ -109,6 +114,29 @@ impl MoeQuantMode {
             MoeQuantMode::Int4Wo => "int4_wo",
             MoeQuantMode::W4a16Mxfp4 => "w4a16_mxfp4",
             MoeQuantMode::W4a8Mxfp4Mxfp8 => "w4a8_mxfp4_mxfp8",
+        }
+    }
+}
+
+/// Type of the numbers in the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KvCacheQuantMode {
+    /// 16 bits, half precision.
+    Float16,
+    /// 16 bits, with the exponent of 32.
+    Bfloat16,
+    /// 8 bits.
+    Fp8,
+}
+
+impl KvCacheQuantMode {
+    /// The type.
+    pub(crate) fn dtype(self) -> Dtype {
+        match self {
+            KvCacheQuantMode::Float16 => Dtype::Float16,
+            KvCacheQuantMode::Bfloat16 => Dtype::Bfloat16,
+            KvCacheQuantMode::Fp8 => Dtype::Fp8,
         }
     }
 }
@@ -219,6 +247,7 @@ pub(crate) struct Worker {
     #[serde(default)]
     pub scheduler: Scheduler,
     /// The KV cache of one rank.
+    #[serde(default)]
     pub kv_cache: KvCache,
     /// How long a pass takes.
     #[serde(default)]
@@ -454,7 +483,19 @@ pub(crate) struct KvCache {
     #[serde(default)]
     pub bytes_per_token: BytesPerToken,
     /// How many blocks there are.
+    #[serde(default)]
     pub capacity: Capacity,
+}
+
+impl Default for KvCache {
+    fn default() -> KvCache {
+        KvCache {
+            block_size: None,
+            prefix_caching: true,
+            bytes_per_token: BytesPerToken::default(),
+            capacity: Capacity::default(),
+        }
+    }
 }
 
 /// KV bytes of one token.
@@ -482,22 +523,34 @@ pub(crate) enum Auto {
 }
 
 /// How many blocks a rank has.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Capacity {
     /// Where the number comes from.
     #[serde(rename = "type")]
     pub kind: CapacityType,
     /// Blocks, or pages. Under native semantics one of vLLM's is the null block and holds no tokens; under
-    /// aisimulate_0_13, and of the other engines, all hold tokens.
+    /// aisimulate_0_13, and of the other engines, all hold tokens. Fixed only, and needed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4_000_000_000u32))]
-    pub blocks: u32,
+    pub blocks: Option<u32>,
+    /// Share of the memory that the engine takes: gpu_memory_utilization, mem_fraction_static or
+    /// free_gpu_memory_fraction. The engine version's own if not given. Default only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub memory_fraction: Option<f64>,
+    /// Bytes kept for CUDA graphs; 0 if not given. Default only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_graph_reserved_bytes: Option<u64>,
 }
 
 /// Where the number of blocks comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CapacityType {
+    /// From model and hardware.
+    #[default]
+    Default,
     /// It is given.
     Fixed,
 }

@@ -1,19 +1,19 @@
 //! `timing.type: default`: the model, the accelerator, the engine version and the spread of a deployment,
 //! looked up in the data packs.
 
-use super::Findings;
 use super::engine::{TIMING, WORKER};
+use super::{Findings, model};
 use crate::document::{Backend, Engine};
 use std::path::Path;
 use windtunnel_perf::calibrated::{
     Architecture, Cell, Constants, Engine as Measured, OpenError, PassModel, Sources, Types,
 };
-use windtunnel_perf::models::ModelDescription;
+use windtunnel_perf::models::{Dtype, ModelDescription};
 use windtunnel_perf::packs::Store;
 
 /// Compiles the timing of a deployment. Fills in the constants in effect.
 pub(super) fn pass_model(keys: &mut Engine, folder: &Path, findings: &mut Findings) -> Option<PassModel> {
-    let model = described(keys, folder, findings)?;
+    let model = model::described(keys, folder, findings)?;
     let engine = match keys.backend {
         Backend::Vllm => Measured::Vllm,
         Backend::Sglang => Measured::Sglang,
@@ -55,26 +55,6 @@ pub(super) fn pass_model(keys: &mut Engine, folder: &Path, findings: &mut Findin
     }
 }
 
-/// The model by its name, or the config.json at a path, beside the configuration file or in the working
-/// directory.
-fn described(keys: &Engine, folder: &Path, findings: &mut Findings) -> Option<ModelDescription> {
-    if let Some(model) = ModelDescription::named(&keys.model) {
-        return Some(model);
-    }
-    let path = "engine.model";
-    let there = [folder.join(&keys.model), keys.model.clone().into()].into_iter().find(|file| file.exists());
-    let got = findings.shown(path, &keys.model);
-    match there.map(|file| ModelDescription::read(&file)) {
-        Some(Ok(model)) => return Some(model),
-        Some(Err(error)) => findings.problem(path, format!("got {got}; {error}")),
-        None => findings.problem(
-            path,
-            format!("got {got}; timing.type default needs a model that `windtunnel models` lists, or a config.json"),
-        ),
-    }
-    None
-}
-
 fn cell(
     keys: &Engine,
     model: &ModelDescription,
@@ -97,6 +77,9 @@ fn cell(
     }
     if let Some(mode) = keys.moe_quant_mode {
         mode.name().clone_into(&mut types.experts);
+    }
+    if let Some(mode) = keys.kvcache_quant_mode {
+        types.kv = if mode.dtype() == Dtype::Fp8 { "fp8" } else { "bfloat16" }.to_owned();
     }
     let spread = &keys.workers.aggregated.parallelism;
     let (accelerators, experts) =

@@ -2,11 +2,12 @@
 //! the file of its engine.
 
 use super::calibrated::pass_model;
+use super::capacity::Blocks;
 use super::timing::timing;
 use super::{Findings, owners, sglang, trtllm, vllm};
 use crate::document::{
-    Backend, BytesPerToken, CapacityType, ContextLength, Defaults, Engine, Mode, RankPlacement,
-    Semantics as SemanticsKey, TimingType, Worker,
+    Backend, BytesPerToken, ContextLength, Defaults, Engine, Mode, RankPlacement, Semantics as SemanticsKey,
+    TimingType, Worker,
 };
 use crate::experiment::{Deployment, Parallelism, Placement, Semantics};
 use std::num::NonZeroU32;
@@ -40,10 +41,14 @@ pub(super) fn deployment(
     };
     owners::check(keys, findings);
     let block_size = block_size(keys, semantics, findings);
-    let engine = match keys.backend {
-        Backend::Vllm => vllm::rank(keys, semantics, findings).map(RankConfig::Vllm),
-        Backend::Sglang => sglang::rank(keys, semantics, findings).map(RankConfig::Sglang),
-        Backend::Trtllm => trtllm::rank(keys, semantics, findings).map(RankConfig::Trtllm),
+    let rank = match keys.backend {
+        Backend::Vllm => vllm::rank(keys, folder, semantics, findings).map(|rank| rank.of(RankConfig::Vllm)),
+        Backend::Sglang => {
+            sglang::rank(keys, folder, semantics, findings).map(|rank| rank.of(RankConfig::Sglang))
+        }
+        Backend::Trtllm => {
+            trtllm::rank(keys, folder, semantics, findings).map(|rank| rank.of(RankConfig::Trtllm))
+        }
     };
     let group = group(keys.backend, &mut keys.workers.aggregated, semantics, findings);
     let calibrated = match keys.workers.aggregated.timing.kind {
@@ -51,7 +56,9 @@ pub(super) fn deployment(
         _ => None,
     };
     let worker = &mut keys.workers.aggregated;
-    let capacity_tokens = u64::from(worker.kv_cache.capacity.blocks) * u64::from(block_size);
+    // Without a rank there is no deployment; its timing is checked all the same.
+    let blocks = rank.as_ref().map_or(1, |rank| rank.blocks.number);
+    let capacity_tokens = u64::from(blocks) * u64::from(block_size);
     let timing = timing(&mut worker.timing, folder, (capacity_tokens, calibrated), semantics, findings);
     let startup = findings.time(&format!("{WORKER}.startup_seconds"), worker.startup_seconds * 1e3);
     let spread = &worker.parallelism;
@@ -64,6 +71,7 @@ pub(super) fn deployment(
         findings.problem(&format!("{WORKER}.parallelism"), message);
         return None;
     }
+    let Rank { config, blocks } = rank?;
     Some(Deployment {
         semantics,
         model: keys.model.clone(),
@@ -84,7 +92,8 @@ pub(super) fn deployment(
         placement: group.placement,
         barrier: group.barrier,
         ignore_eos: worker.scheduler.ignore_eos.unwrap_or(false),
-        engine: engine?,
+        engine: config,
+        capacity: blocks.budget,
         timing: timing?,
         kv_bytes_per_token: match worker.kv_cache.bytes_per_token {
             BytesPerToken::Bytes(bytes) => Some(bytes),
@@ -94,9 +103,20 @@ pub(super) fn deployment(
     })
 }
 
+/// The settings of a rank, and how its blocks came about.
+pub(super) struct Rank<C> {
+    pub config: C,
+    pub blocks: Blocks,
+}
+
+impl<C> Rank<C> {
+    fn of<D>(self, engine: impl Fn(C) -> D) -> Rank<D> {
+        Rank { config: engine(self.config), blocks: self.blocks }
+    }
+}
+
 /// Fills in the tokens of a block.
 fn block_size(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> u32 {
-    let CapacityType::Fixed = keys.workers.aggregated.kv_cache.capacity.kind;
     let default = match (keys.backend, keys.defaults) {
         (Backend::Vllm, Defaults::Aisimulate) => 64,
         (Backend::Vllm, Defaults::Native) => vllm::BLOCK_SIZE,

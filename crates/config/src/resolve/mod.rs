@@ -4,8 +4,10 @@
 //! Fills the document with what is in effect on the way, so that it can be written out.
 
 mod calibrated;
+mod capacity;
 mod engine;
 mod gpu;
+mod model;
 mod owners;
 mod sglang;
 mod timing;

@@ -3,7 +3,9 @@
 
 use super::Findings;
 use super::engine::{SCHEDULER, name};
-use crate::document::{Backend, Defaults, Engine, PreemptionMode, QueuePolicy, Scheduler, Semantics};
+use crate::document::{
+    Backend, CapacityType, Defaults, Engine, PreemptionMode, QueuePolicy, Scheduler, Semantics,
+};
 
 const VLLM: &[Backend] = &[Backend::Vllm];
 const SGLANG: &[Backend] = &[Backend::Sglang];
@@ -34,10 +36,13 @@ pub(super) fn check(keys: &mut Engine, findings: &mut Findings) {
     by_policy(scheduler, findings);
     let path = "engine.gpu_memory_gib";
     let given = keys.gpu_memory_gib.is_some();
-    if backend == Backend::Trtllm {
+    if keys.workers.aggregated.kv_cache.capacity.kind == CapacityType::Default {
+        // Blocks are to fit into it.
+    } else if backend == Backend::Trtllm {
         findings.foreign(path, given, "backend vllm and sglang", &here);
     } else if keys.defaults == Defaults::Aisimulate {
-        findings.foreign(path, given, "engine.defaults native", "engine.defaults aisimulate");
+        let owner = "engine.defaults native or capacity.type default";
+        findings.foreign(path, given, owner, "engine.defaults aisimulate");
     }
 }
 

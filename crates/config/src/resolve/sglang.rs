@@ -1,13 +1,15 @@
 //! The settings of an SGLang rank, checked as SGLang checks them. Names are those of server_args.py of
 //! 0.5.23; where a default or a rule is worked out by its code, the comment names the file.
 
-use super::engine::{KV_CACHE, SCHEDULER, ahead, context_length, refuse};
+use super::capacity::{self, Limits};
+use super::engine::{KV_CACHE, Rank, SCHEDULER, ahead, context_length, refuse};
 use super::{Findings, gpu};
 use crate::document::{
     ChunkedPrefillSize, ContextLength, Defaults, Engine, Off, PreemptionThreshold, QueuePolicy,
     SchedulePolicy, Scheduler,
 };
 use crate::experiment::Semantics;
+use std::path::Path;
 use windtunnel_engine::sglang::{Config, Policy, Priority};
 
 /// SGLang's fields that have another name here, and their paths.
@@ -18,10 +20,19 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Makes the settings and fills in the defaults. The block size is in the keys already.
-pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Option<Config> {
+pub(super) fn rank(
+    keys: &mut Engine,
+    folder: &Path,
+    semantics: Semantics,
+    findings: &mut Findings,
+) -> Option<Rank<Config>> {
     let page_size = keys.workers.aggregated.kv_cache.block_size?;
-    let max_total_tokens = pool(keys, page_size, findings);
     let chunk = chunk(keys, semantics, findings);
+    let blocks = chunk.and_then(|_| {
+        let limits = limits(keys);
+        capacity::blocks(keys, &limits, folder, semantics, findings)
+    });
+    let max_total_tokens = blocks.as_ref().and_then(|blocks| pool(blocks.number, page_size, findings));
     let seats = max_total_tokens.and_then(|tokens| seats(keys, tokens, semantics, findings));
     let ranks = keys.workers.aggregated.parallelism.attention_data;
     let scheduler = &mut keys.workers.aggregated.scheduler;
@@ -50,7 +61,7 @@ pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findi
     };
     scheduler.ignore_eos.get_or_insert(false);
     match config.validate() {
-        Ok(()) => Some(config),
+        Ok(()) => Some(Rank { config, blocks: blocks? }),
         Err(error) => {
             refuse(NAMES, &error, findings);
             None
@@ -58,9 +69,21 @@ pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findi
     }
 }
 
+/// What the memory goes by: the longest chunk of the worker, or without one the budget of a prefill pass; and
+/// the seats, or where they depend on the memory in turn what AISimulate has.
+fn limits(keys: &Engine) -> Limits {
+    let scheduler = &keys.workers.aggregated.scheduler;
+    Limits {
+        max_batched_tokens: match scheduler.chunked_prefill_size {
+            Some(ChunkedPrefillSize::Tokens(size)) => size,
+            _ => scheduler.max_prefill_tokens.unwrap_or(16384),
+        },
+        max_sequences: scheduler.max_sequences.unwrap_or(256),
+    }
+}
+
 /// Tokens of the KV pool.
-fn pool(keys: &Engine, page_size: u32, findings: &mut Findings) -> Option<u32> {
-    let pages = keys.workers.aggregated.kv_cache.capacity.blocks;
+fn pool(pages: u32, page_size: u32, findings: &mut Findings) -> Option<u32> {
     let tokens = u64::from(pages) * u64::from(page_size);
     let wrong = match u32::try_from(tokens) {
         Ok(tokens) if tokens >= 8 => return Some(tokens),

@@ -1,9 +1,11 @@
 //! The settings of a TensorRT-LLM rank, with their defaults.
 
 use super::Findings;
-use super::engine::{SCHEDULER, ahead, context_length, refuse};
+use super::capacity::{self, Limits};
+use super::engine::{Rank, SCHEDULER, ahead, context_length, refuse};
 use crate::document::{CapacityPolicy as CapacityKey, Defaults, Engine, QueuePolicy};
 use crate::experiment::Semantics;
+use std::path::Path;
 use windtunnel_engine::trtllm::{CapacityPolicy, Config, FullHit};
 
 /// TensorRT-LLM's fields that have another name here, and their paths.
@@ -19,10 +21,21 @@ const NAMES: &[(&str, &str)] = &[
 /// Makes the settings and fills in the defaults. Under engine.defaults native they are the PyTorch backend's
 /// (tensorrt_llm/llmapi/llm_args.py: max_batch_size, max_num_tokens, enable_chunked_prefill). The block size
 /// is in the keys already.
-pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Option<Config> {
+pub(super) fn rank(
+    keys: &mut Engine,
+    folder: &Path,
+    semantics: Semantics,
+    findings: &mut Findings,
+) -> Option<Rank<Config>> {
     let native = keys.defaults == Defaults::Native;
+    let scheduler = &mut keys.workers.aggregated.scheduler;
+    let limits = Limits {
+        max_batched_tokens: *scheduler.max_batched_tokens.get_or_insert(8192),
+        max_sequences: *scheduler.max_sequences.get_or_insert(if native { 2048 } else { 256 }),
+    };
+    let blocks = capacity::blocks(keys, &limits, folder, semantics, findings)?;
     let cache = &keys.workers.aggregated.kv_cache;
-    let (num_blocks, block_size) = (cache.capacity.blocks, cache.block_size?);
+    let block_size = cache.block_size?;
     let prefix_reuse = cache.prefix_caching;
     let chunked_context = *keys.enable_chunked_prefill.get_or_insert(!native);
     let scheduler = &mut keys.workers.aggregated.scheduler;
@@ -34,8 +47,8 @@ pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findi
             CapacityKey::GuaranteedNoEvict => CapacityPolicy::GuaranteedNoEvict,
             CapacityKey::MaxUtilization => CapacityPolicy::MaxUtilization,
         },
-        max_batch_size: *scheduler.max_sequences.get_or_insert(if native { 2048 } else { 256 }),
-        max_num_tokens: *scheduler.max_batched_tokens.get_or_insert(8192),
+        max_batch_size: limits.max_sequences,
+        max_num_tokens: limits.max_batched_tokens,
         chunked_prefill: chunked_context,
         block_reuse: prefix_reuse,
         overlap: ahead(&mut scheduler.overlap, "overlap", semantics, findings),
@@ -45,7 +58,7 @@ pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findi
         beneficial_to_skip: !reference,
         full_hit: if reference { FullHit::Reference } else { FullHit::Recompute },
         clamp_output_to_pool: reference,
-        ..Config::new(num_blocks, block_size, context_length(keys.context_length))
+        ..Config::new(blocks.number, block_size, context_length(keys.context_length))
     };
     if capacity == CapacityKey::MaxUtilization && reference {
         let message =
@@ -53,7 +66,7 @@ pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findi
         findings.problem(&format!("{SCHEDULER}.capacity_policy"), message);
     }
     match config.validate() {
-        Ok(()) => Some(config),
+        Ok(()) => Some(Rank { config, blocks }),
         Err(error) => {
             refuse(NAMES, &error, findings);
             None

@@ -1,9 +1,11 @@
 //! The settings of a vLLM rank, checked as vLLM checks them.
 
-use super::engine::{SCHEDULER, ahead, context_length, refuse};
+use super::capacity::{self, Limits};
+use super::engine::{Rank, SCHEDULER, ahead, context_length, refuse};
 use super::{Findings, gpu};
 use crate::document::{ContextLength, Defaults, Engine, PreemptionMode as PreemptionKey, QueuePolicy};
 use crate::experiment::Semantics;
+use std::path::Path;
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
 
 /// vLLM's own default (config/cache.py of 0.33.0).
@@ -19,28 +21,35 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Makes the settings and fills in the defaults. The block size is in the keys already.
-pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Option<Config> {
+pub(super) fn rank(
+    keys: &mut Engine,
+    folder: &Path,
+    semantics: Semantics,
+    findings: &mut Findings,
+) -> Option<Rank<Config>> {
     let chunked_prefill = *keys.enable_chunked_prefill.get_or_insert(true);
     let limits = limits(keys, chunked_prefill, findings);
+    let memory = limits.and_then(|(max_batched_tokens, max_sequences)| {
+        let limits = Limits { max_batched_tokens, max_sequences };
+        capacity::blocks(keys, &limits, folder, semantics, findings)
+    });
     let several = keys.workers.aggregated.parallelism.attention_data > 1;
     let cache = &keys.workers.aggregated.kv_cache;
-    let mut blocks = cache.capacity.blocks;
     let scheduler = &mut keys.workers.aggregated.scheduler;
     let interval = *scheduler.prefill_schedule_interval.get_or_insert(1);
-    if semantics == Semantics::Aisimulate013 {
-        // There, every block holds tokens; here, one of them is the null block. The schema bounds the
-        // number, so this does not overflow.
-        blocks += 1;
-        if interval != 1 && !several {
-            let message = format!(
-                "got {interval}; under engine.semantics aisimulate_0_13 it works with attention_data above 1 \
-                 only: allowed is 1"
-            );
-            findings.problem(&format!("{SCHEDULER}.prefill_schedule_interval"), message);
-        }
+    if semantics == Semantics::Aisimulate013 && interval != 1 && !several {
+        let message = format!(
+            "got {interval}; under engine.semantics aisimulate_0_13 it works with attention_data above 1 only: \
+             allowed is 1"
+        );
+        findings.problem(&format!("{SCHEDULER}.prefill_schedule_interval"), message);
     }
     let async_scheduling = ahead(&mut scheduler.async_scheduling, "async_scheduling", semantics, findings);
     let (max_num_batched_tokens, max_num_seqs) = limits?;
+    let blocks = memory?;
+    // There, every block holds tokens; here, one of them is the null block. The number is bounded, so this does
+    // not overflow.
+    let null_block = if semantics == Semantics::Aisimulate013 { 1 } else { 0 };
     let config = Config {
         prefix_caching: cache.prefix_caching,
         chunked_prefill,
@@ -69,10 +78,10 @@ pub(super) fn rank(keys: &mut Engine, semantics: Semantics, findings: &mut Findi
             Semantics::Native => ResumedWork::Prefill,
             Semantics::Aisimulate013 => ResumedWork::PromptAndDecode,
         },
-        ..Config::new(blocks, cache.block_size?, context_length(keys.context_length))
+        ..Config::new(blocks.number + null_block, cache.block_size?, context_length(keys.context_length))
     };
     match config.validate() {
-        Ok(()) => Some(config),
+        Ok(()) => Some(Rank { config, blocks }),
         Err(error) => {
             refuse(NAMES, &error, findings);
             None

@@ -68,6 +68,7 @@ pub fn all() -> Vec<Case> {
         not_yet(),
         contradictions(),
         engines(),
+        capacity(),
         native_defaults(),
         ranks(),
         overrides(),
@@ -199,8 +200,6 @@ fn not_yet() -> Vec<Case> {
         add("not yet: host offload", role, "        host_offload: {num_host_blocks: 10}\n"),
         add("not yet: g3 offload", role, "        g3_offload: {scope: worker_local, num_g3_blocks: 9}\n"),
         add("not yet: state cache", role, "        state_cache: {bytes_per_request: 1}\n"),
-        edit("not yet: estimated capacity", "{type: fixed, blocks: 1024}", "{type: default}"),
-        edit("not yet: memory fraction", "blocks: 1024", "memory_fraction: 0.9"),
         edit("not yet: capacity in bytes", "blocks: 1024", "bytes: 1000000"),
         edit(
             "timing: default of an unknown model",
@@ -473,6 +472,35 @@ fn engines() -> Vec<Case> {
             "engine: blocks of 1 in AISimulate",
             &[THEIRS, "engine.workers.aggregated.kv_cache.block_size=1"],
         ),
+    ]
+}
+
+/// Capacity from model and hardware.
+fn capacity() -> Vec<Case> {
+    const CAPACITY: &str = "engine.workers.aggregated.kv_cache.capacity={type: default}";
+    const FRACTION: &str =
+        "engine.workers.aggregated.kv_cache.capacity={type: default, memory_fraction: 0.01}";
+    const TENSOR: &str = "engine.workers.aggregated.parallelism.tensor=3";
+    const EXPERTS: &str = "engine.workers.aggregated.parallelism={tensor: 4, moe_tensor: 2}";
+    const LLAMA: &str = "engine.model=meta-llama/Llama-3.1-8B-Instruct";
+    const H100: &str = "engine.hardware=h100_sxm";
+    let fixed = "{type: fixed, blocks: 1024}";
+    vec![
+        set("capacity: of an unknown model on unknown hardware", &[CAPACITY]),
+        set("capacity: of a misspelt model", &[CAPACITY, "engine.model=meta-llama/Lama-3.1-8B", H100]),
+        edit("capacity: default with blocks", fixed, "{type: default, blocks: 1024}"),
+        edit("capacity: fixed without blocks", fixed, "{type: fixed, memory_fraction: 0.9}"),
+        edit("capacity: fixed with a fraction", fixed, "{type: fixed, blocks: 4, memory_fraction: 0.9}"),
+        edit("capacity: fixed with graphs", fixed, "{type: fixed, blocks: 4, cuda_graph_reserved_bytes: 1}"),
+        set("capacity: fixed with a type of numbers", &["engine.kvcache_quant_mode=fp8"]),
+        edit("capacity: a fraction of nothing", fixed, "{type: default, memory_fraction: 0}"),
+        edit("capacity: more than all memory", fixed, "{type: default, memory_fraction: 1.5}"),
+        set("capacity: a fraction too small", &[FRACTION, LLAMA, H100]),
+        set("capacity: a model too large", &[CAPACITY, "engine.model=deepseek-ai/DeepSeek-V3", H100]),
+        set("capacity: heads that do not divide", &[CAPACITY, LLAMA, H100, TENSOR]),
+        set("capacity: experts on some", &[CAPACITY, "engine.model=Qwen/Qwen3-30B-A3B", H100, EXPERTS]),
+        set("capacity: a version in between", &[CAPACITY, LLAMA, H100, "engine.backend_version='0.20.0'"]),
+        set("capacity: memory out of range", &[CAPACITY, LLAMA, "engine.gpu_memory_gib=0.5"]),
     ]
 }
 

@@ -2,7 +2,7 @@
 //! token. How a model is spread is said by a [`Sharding`]; which spreads an engine can serve is not known
 //! here.
 
-use super::{Attention, Dtype, ModelDescription, Part, Weights};
+use super::{Attention, Dtype, ModelDescription, Part, WeightFormat, Weights};
 
 /// How a model is spread over the accelerators of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,32 @@ impl Sharding {
 }
 
 impl ModelDescription {
+    /// The model with its matrices, those of experts apart, and its experts stored in other formats, where one
+    /// is given. What is never quantised stays as it is.
+    #[must_use]
+    pub fn stored_as(
+        mut self,
+        matrices: Option<WeightFormat>,
+        experts: Option<WeightFormat>,
+    ) -> ModelDescription {
+        for part in &mut self.weights {
+            let format = match part.part {
+                Part::Experts => experts,
+                Part::Attention
+                | Part::KvProjection
+                | Part::LatentProjection
+                | Part::LinearAttention
+                | Part::FeedForward => matrices,
+                Part::Embedding | Part::OutputHead | Part::Indexer | Part::Router | Part::Norms => None,
+            };
+            if let Some(format) = format.filter(|format| *format != part.format) {
+                part.format = format;
+                part.bytes = (part.parameters as f64 * format.bytes_per_parameter()).ceil() as u64;
+            }
+        }
+        self
+    }
+
     /// Layers that keep keys and values of tokens: all but linear ones.
     pub fn kv_layers(&self) -> u32 {
         self.layers.saturating_sub(self.linear_attention.map_or(0, |linear| linear.layers))

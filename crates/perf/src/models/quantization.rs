@@ -47,6 +47,20 @@ impl WeightFormat {
         }
     }
 
+    /// Bytes of one number, with its share of scales as they usually are: for blocks of 128 × 128, 16 or 32, and
+    /// of integers of 4 bits for groups of 32.
+    pub fn bytes_per_parameter(self) -> f64 {
+        match self {
+            WeightFormat::Float32 => 4.0,
+            WeightFormat::Float16 | WeightFormat::Bfloat16 => 2.0,
+            WeightFormat::Fp8 | WeightFormat::Int8 => 1.0,
+            WeightFormat::Fp8Block => 1.0 + 4.0 / 16384.0,
+            WeightFormat::Nvfp4 => 0.5 + 1.0 / 16.0,
+            WeightFormat::Mxfp4 => 0.5 + 1.0 / 32.0,
+            WeightFormat::Int4 => 0.5 + 2.0 / 32.0,
+        }
+    }
+
     /// That of numbers which are not quantised.
     pub fn of(dtype: Dtype) -> WeightFormat {
         match dtype {
