@@ -25,4 +25,12 @@ pub enum LiveError {
         /// Why.
         cause: io::Error,
     },
+    /// A ZeroMQ socket cannot be had.
+    #[error("cannot open {endpoint}: {cause}")]
+    Socket {
+        /// Where.
+        endpoint: String,
+        /// Why.
+        cause: String,
+    },
 }

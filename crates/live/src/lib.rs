@@ -11,11 +11,14 @@ pub mod kv_events;
 mod msgpack;
 pub mod observer;
 mod placement;
+mod publisher;
 mod rank;
 pub mod stream;
 mod worker;
+mod zmq;
 
 pub use clock::WallClock;
 pub use error::LiveError;
 pub use rank::Submission;
 pub use worker::{RequestHandle, Worker, WorkerOptions};
+pub use zmq::Endpoint;

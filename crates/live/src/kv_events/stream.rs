@@ -199,8 +199,16 @@ impl EventStream {
         self.take(events);
     }
 
+    /// An idle rank's turn. SGLang publishes what is left; a vLLM engine that does nothing publishes nothing.
+    pub fn publish_idle(&mut self, timestamp: f64) -> Option<Vec<u8>> {
+        match self.naming {
+            Naming::Vllm { .. } => None,
+            Naming::Sglang { .. } => self.publish(timestamp),
+        }
+    }
+
     /// What is still waiting, as a batch.
-    pub fn publish(&mut self, timestamp: f64) -> Option<Vec<u8>> {
+    fn publish(&mut self, timestamp: f64) -> Option<Vec<u8>> {
         if self.pending.is_empty() {
             return None;
         }

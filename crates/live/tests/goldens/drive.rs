@@ -152,7 +152,7 @@ impl<'a> Driver<'a> {
     fn publish_idle(&mut self) {
         self.stream.reset(self.rank.events());
         self.rank.clear_events();
-        let payload = self.stream.publish(0.0);
+        let payload = self.stream.publish_idle(0.0);
         self.payloads.extend(payload.map(hex));
     }
 
