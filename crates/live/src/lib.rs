@@ -8,6 +8,7 @@ mod drive;
 mod error;
 mod group;
 pub mod kv_events;
+pub mod metrics;
 mod msgpack;
 pub mod observer;
 mod placement;
