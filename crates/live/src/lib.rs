@@ -6,6 +6,7 @@
 mod clock;
 mod drive;
 mod error;
+mod forward_pass;
 mod group;
 pub mod kv_events;
 pub mod metrics;
@@ -20,6 +21,7 @@ mod zmq;
 
 pub use clock::WallClock;
 pub use error::LiveError;
+pub use forward_pass::ForwardPassPublisher;
 pub use rank::Submission;
 pub use worker::{RequestHandle, Worker, WorkerOptions};
 pub use zmq::Endpoint;

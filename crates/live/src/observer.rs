@@ -98,6 +98,36 @@ pub struct Ended<'a> {
     pub at: Nanos,
 }
 
+/// Number, sum and sum of squares of some lengths, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// How many.
+    pub count: u64,
+    /// Their sum.
+    pub sum: u64,
+    /// The sum of their squares.
+    pub squares: u128,
+}
+
+impl Lengths {
+    /// One more.
+    pub fn add(&mut self, length: u64) {
+        self.count += 1;
+        self.sum += length;
+        self.squares += u128::from(length) * u128::from(length);
+    }
+
+    /// Of all of them, not estimated from a sample. In integers up to the one division.
+    pub fn variance(&self) -> f64 {
+        let count = u128::from(self.count);
+        if count == 0 {
+            return 0.0;
+        }
+        let sum = u128::from(self.sum);
+        (count * self.squares - sum * sum) as f64 / (count * count) as f64
+    }
+}
+
 /// A completed pass of a rank. Everything in it is borrowed from the rank: what is needed later is copied.
 #[derive(Clone, Copy, Debug)]
 pub struct PassReport<'a> {
@@ -121,6 +151,10 @@ pub struct PassReport<'a> {
     pub gaps: &'a [(Nanos, u64)],
     /// Requests that got their first token.
     pub first_tokens: &'a [FirstToken<'a>],
+    /// Requests that wait for their first admission, by the lengths of their prompts.
+    pub queued_prefill: Lengths,
+    /// Requests that wait after having lost their blocks, by the tokens that they have.
+    pub queued_decode: Lengths,
     /// Requests that ended, in batch order; a stop string ends its request with the pass that completes it.
     pub ended: &'a [Ended<'a>],
 }

@@ -5,7 +5,7 @@
 
 use crate::kv_events::Source;
 use crate::observer::{
-    EndReason, Ended, FirstToken, Observers, PassObserver, PassReport, RequestInfo, RequestTimes,
+    EndReason, Ended, FirstToken, Lengths, Observers, PassObserver, PassReport, RequestInfo, RequestTimes,
 };
 use crate::stream::{TokenStream, Verdict};
 use std::collections::{HashMap, VecDeque};
@@ -73,6 +73,8 @@ struct Live {
     times: RequestTimes,
     /// Its client has been told of its end; the engine has yet to come to it.
     told: bool,
+    /// It waits, for the first time or again.
+    queued: bool,
 }
 
 /// One rank of a group.
@@ -170,7 +172,7 @@ impl LiveRank {
                 if self.live.len() <= place {
                     self.live.resize_with(place + 1, || None);
                 }
-                self.live[place] = Some(Live { submission, times, told: false });
+                self.live[place] = Some(Live { submission, times, told: false, queued: true });
                 self.order.push(slot);
                 self.slots.insert(info.id, slot);
                 self.observers.submitted(&info, at, &self.rank.stats());
@@ -247,16 +249,18 @@ impl LiveRank {
         let duration = timing.pass_duration(&copy.shape());
         let part = Part { duration, tokens: copy.tokens, prefill_tokens: copy.prefill_tokens };
         for admission in &copy.admitted {
-            if let Some(live) = at_mut(&mut self.live, admission.slot)
-                && live.times.first_admit.is_none()
-            {
-                live.times.first_admit = Some(start);
-                live.times.cached_tokens = admission.hit_tokens;
+            if let Some(live) = at_mut(&mut self.live, admission.slot) {
+                live.queued = false;
+                if live.times.first_admit.is_none() {
+                    live.times.first_admit = Some(start);
+                    live.times.cached_tokens = admission.hit_tokens;
+                }
             }
         }
         for slot in &copy.preempted {
             if let Some(live) = at_mut(&mut self.live, *slot) {
                 live.times.preemptions += 1;
+                live.queued = true;
             }
         }
         self.flying.push_back(Flight { takes_part: true, number: self.next_pass, start, scheduled: copy });
@@ -351,7 +355,9 @@ impl LiveRank {
             gone.extend(self.forget(slot).map(|live| (live, reason)));
         } else if let Some(live) = at_mut(&mut self.live, slot) {
             live.told = true;
-            gone.push((Live { submission: live.submission.clone(), times: live.times, told: false }, reason));
+            let told =
+                Live { submission: live.submission.clone(), times: live.times, told: false, queued: false };
+            gone.push((told, reason));
         }
     }
 
@@ -383,6 +389,7 @@ impl LiveRank {
             .chain(ending)
             .map(|live| FirstToken { info: &live.submission.stream.info, times: &live.times })
             .collect();
+        let (queued_prefill, queued_decode) = self.queued();
         let stats = self.rank.stats();
         self.observers.pass(&PassReport {
             number: flight.number,
@@ -395,9 +402,25 @@ impl LiveRank {
             tokens,
             gaps: &self.gaps,
             first_tokens: &first_tokens,
+            queued_prefill,
+            queued_decode,
             ended: &ended,
         });
         self.rank.clear_events();
+    }
+
+    /// What waits: requests that never ran, and those that lost their blocks.
+    fn queued(&self) -> (Lengths, Lengths) {
+        let (mut fresh, mut again) = (Lengths::default(), Lengths::default());
+        let waiting = self.order.iter().filter_map(|slot| self.live[slot.0 as usize].as_ref());
+        for live in waiting.filter(|live| live.queued) {
+            let prompt = live.submission.stream.info.prompt.len() as u64;
+            match live.times.first_admit {
+                None => fresh.add(prompt),
+                Some(_) => again.add(prompt + u64::from(live.times.output_tokens)),
+            }
+        }
+        (fresh, again)
     }
 
     /// What it has to tell the balancer: its load, if its counts have changed since it last did.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use windtunnel_live::kv_events::hash::{BlockHasher, HashAlgorithm};
 use windtunnel_live::kv_events::{Dialect, Identity, KvEventPublisher, KvEventsConfig, Naming};
-use windtunnel_live::observer::Observers;
-use windtunnel_live::{Worker, WorkerOptions};
+use windtunnel_live::observer::{Observers, PassObserver};
+use windtunnel_live::{ForwardPassPublisher, Worker, WorkerOptions};
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,10 +28,14 @@ async fn publisher(config: &str, dp_rank: u32) -> KvEventPublisher {
 }
 
 fn worker(publisher: KvEventPublisher) -> Worker {
+    worker_of(Box::new(publisher))
+}
+
+fn worker_of(publisher: Box<dyn PassObserver>) -> Worker {
     let mut publisher = Some(publisher);
     let mut observers = |_| {
         let mut observers = Observers::default();
-        observers.push(Box::new(publisher.take().expect("one rank")));
+        observers.push(publisher.take().expect("one rank"));
         observers
     };
     let options = WorkerOptions { no_delay: true, kv_events: true, observers: &mut observers };
@@ -114,6 +118,34 @@ async fn a_publisher_goes_to_its_subscriber() {
         }
     };
     assert_eq!(payload.last(), Some(&1), "the rank is the last field of a batch");
+}
+
+/// One message a pass, and zeros while there is nothing to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forward_passes_are_published_with_a_heartbeat() {
+    let endpoint = windtunnel_live::Endpoint::parse("tcp://127.0.0.1:0").expect("good");
+    let publisher = ForwardPassPublisher::start(&endpoint, 0, "w0", 0).await.expect("a socket");
+    let mut subscriber = SubSocket::new();
+    subscriber.connect(&publisher.endpoint().to_string()).await.expect("connected");
+    subscriber.subscribe("").await.expect("subscribed");
+    sleep(Duration::from_millis(300)).await;
+    let worker = worker_of(Box::new(publisher));
+    worker.submit(request(&worker, 40, 3), None).expect("taken").stream().ended().await;
+    let field = |payload: &Bytes, name: &[u8]| {
+        let at = payload.windows(name.len()).position(|bytes| bytes == name).expect("a field") + name.len();
+        payload[at]
+    };
+    // 40 prompt tokens, then two decodes with contexts of 41 and 42 tokens, then a heartbeat.
+    for (number, (prefill, decodes, context)) in
+        [(40, 0, 0), (0, 1, 41), (0, 1, 42), (0, 0, 0)].into_iter().enumerate()
+    {
+        let frames = receive(&mut subscriber).await;
+        let [topic, at, payload] = &frames[..] else { panic!("{frames:?}") };
+        assert_eq!((topic.len(), self::number(at)), (0, number as u64));
+        assert_eq!(field(payload, b"sum_prefill_tokens"), prefill);
+        assert_eq!(field(payload, b"num_decode_requests"), decodes);
+        assert_eq!(field(payload, b"sum_decode_kv_tokens"), context);
+    }
 }
 
 #[tokio::test]
