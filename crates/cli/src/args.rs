@@ -17,6 +17,10 @@ pub struct Arguments {
 pub enum Command {
     /// Run a workload through a deployment in virtual time and report its metrics
     Predict(Predict),
+    /// Show what was measured on a real engine beside what is predicted for the same requests
+    Compare(Compare),
+    /// Find the pass times under which a prediction gives what was measured
+    Calibrate(Calibrate),
     /// Prove the schedulers against traces of the real ones
     Conformance(Conformance),
     /// List the models that are known by name, or describe one
@@ -131,6 +135,67 @@ pub struct Capacity {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// The deployment that was measured, and what was measured.
+#[derive(Debug, Args)]
+pub struct MeasuredInput {
+    /// Configuration file of the deployment; the requests are those that were measured, not those of its traffic
+    #[arg(value_name = "FILE")]
+    pub config: PathBuf,
+    /// Set one value of the configuration, as a.b.c=VALUE (YAML); repeatable, the last one wins
+    #[arg(long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// The measured run: lines of time stamps, or a result of vllm bench serve (--save-detailed) or of SGLang's
+    /// bench_serving (--output-details); may be gzipped
+    #[arg(long, value_name = "FILE")]
+    pub measured: PathBuf,
+    /// Which run, if the file holds several
+    #[arg(long, value_name = "NAME")]
+    pub run: Option<String>,
+    /// The prompts of the requests as a Mooncake trace; without it no two prompts begin alike
+    #[arg(long, value_name = "FILE")]
+    pub workload: Option<PathBuf>,
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// What was measured.
+    #[command(flatten)]
+    pub input: MeasuredInput,
+    /// Print the metrics as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `calibrate`.
+#[derive(Debug, Args)]
+pub struct Calibrate {
+    /// What was measured.
+    #[command(flatten)]
+    pub input: Option<MeasuredInput>,
+    /// Fit the first N requests by arrival, and check on the others; half of them if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "passes")]
+    pub fit: Option<u64>,
+    /// Measured passes instead of requests: forward-pass metrics as JSON lines. Every other one is fitted
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["measured", "config", "set", "run", "workload"])]
+    pub passes: Option<PathBuf>,
+    /// What is fitted
+    #[arg(long, value_enum, default_value_t = FittedLaw::Linear)]
+    pub law: FittedLaw,
+    /// Write the table to this file (JSON). Needed with --law table
+    #[arg(long, value_name = "FILE", required_if_eq("law", "table"))]
+    pub out: Option<PathBuf>,
+}
+
+/// A timing law that can be fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FittedLaw {
+    /// Five coefficients (timing.type linear).
+    Linear,
+    /// A table by the tokens of a pass (timing.type table).
+    Table,
 }
 
 /// What standard output shows.

@@ -4,7 +4,9 @@
 //! wrong, 130 interrupted.
 
 mod args;
+mod calibrate;
 mod capacity;
+mod compare;
 mod conformance;
 mod data;
 mod exit;
@@ -31,6 +33,8 @@ fn main() -> ExitCode {
     windtunnel_perf::packs::provide(data::PACKS);
     let done = match arguments.command {
         Command::Predict(predict) => predict::run(&predict),
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Conformance(conformance) => conformance::run(&conformance.action),
         Command::Models(arguments) => models::run(&arguments),
         Command::Perf(perf) => perf::run(&perf.action),

@@ -107,6 +107,15 @@ impl RankConfig {
         }
     }
 
+    /// The token budget of a pass: what a pass with prefill computes at most, but for a few tokens.
+    pub fn pass_tokens(&self) -> u32 {
+        match self {
+            RankConfig::Vllm(config) => config.max_num_batched_tokens,
+            RankConfig::Sglang(config) => config.chunked_prefill_size.unwrap_or(config.max_prefill_tokens),
+            RankConfig::Trtllm(config) => config.max_num_tokens,
+        }
+    }
+
     /// Takes out the prefill cadence of vLLM, so that a rank group can keep it for all its ranks
     /// (vLLM 0.33.0, `local_prefill_interval`: 1 on a rank that steps with others). 1 where there is none.
     pub fn take_prefill_interval(&mut self) -> u32 {

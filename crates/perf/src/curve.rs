@@ -23,6 +23,11 @@ impl Curve {
         Ok(Curve { axis, values })
     }
 
+    /// The axis and the values.
+    pub fn points(&self) -> (&[f64], &[f64]) {
+        (&self.axis, &self.values)
+    }
+
     /// The first point of the axis.
     #[inline]
     pub fn first(&self) -> f64 {

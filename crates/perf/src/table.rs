@@ -53,6 +53,16 @@ impl Table {
         self.about.as_deref()
     }
 
+    /// Its tokens, and the milliseconds of each.
+    pub fn points(&self) -> (&[f64], &[f64]) {
+        self.curve.points()
+    }
+
+    /// Milliseconds per unit of new·(new + before), per sequence, and per token of context.
+    pub fn slopes(&self) -> [f64; 3] {
+        [self.per_new_times_context_ms, self.per_sequence_ms, self.per_context_token_ms]
+    }
+
     /// The time stays what it is while the contexts of the decodes grow.
     pub(crate) fn ignores_context(&self) -> bool {
         self.per_context_token_ms == 0.0

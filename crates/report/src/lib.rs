@@ -33,6 +33,7 @@ pub use collector::{Collector, CollectorOptions};
 pub use error::ReportError;
 pub use events::{EventLog, PassStamp};
 pub use files::{Prediction, RunFile, SCHEMA_VERSION};
+pub use numbers::short;
 pub use output::{FileName, OutputDir, OutputFile};
 pub use percentile::PercentileMethod;
 pub use rank::{RankRow, Role};

@@ -20,7 +20,7 @@ const MANY: f64 = 1e7;
 
 /// A quantity that is not negative, in at most nine characters: three decimals for small ones, none for
 /// large ones.
-pub(crate) fn short(x: f64) -> String {
+pub fn short(x: f64) -> String {
     if x >= MANY {
         return millions(x);
     }

@@ -5,7 +5,7 @@
 use crate::collector::Collector;
 use crate::percentile::PercentileMethod;
 use crate::rank::RankRow;
-use crate::record::Captured;
+use crate::record::{Captured, RequestRecord};
 use crate::summary::Summary;
 use std::collections::BTreeMap;
 use windtunnel_engine::Nanos;
@@ -88,6 +88,14 @@ impl Report {
             end: run.end,
             requests,
         }
+    }
+
+    /// The requests that completed, by number. None unless requests were captured.
+    pub fn completed(&self) -> impl Iterator<Item = &RequestRecord> {
+        self.requests.iter().flatten().filter_map(|request| match request {
+            Captured::Completed(record) => Some(record),
+            Captured::Cancelled(_) | Captured::Failed(..) | Captured::Refused(_) => None,
+        })
     }
 }
 

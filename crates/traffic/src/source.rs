@@ -5,6 +5,7 @@ use crate::requests::RequestStream;
 use crate::synthetic::SyntheticStream;
 use crate::{Arrival, Synthetic, TrafficError};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Layout of a trace file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub enum WorkloadSource {
     Synthetic(Synthetic),
     /// Read from a file.
     Trace(TraceFile),
+    /// Known already, in order of arrival: for tools that run the same requests many times.
+    Given(Arc<[Arrival]>),
 }
 
 impl WorkloadSource {
@@ -61,6 +64,7 @@ impl WorkloadSource {
         let (inner, limit) = match self {
             WorkloadSource::Synthetic(plan) => (Inner::Synthetic(SyntheticStream::new(plan)?), None),
             WorkloadSource::Trace(file) => (file.open()?, file.limit),
+            WorkloadSource::Given(requests) => (Inner::Given(requests.clone(), 0), None),
         };
         Ok(Source { inner, left: limit.unwrap_or(u64::MAX) })
     }
@@ -99,6 +103,8 @@ enum Inner {
     Synthetic(SyntheticStream),
     Mooncake(Box<MooncakeStream>),
     Requests(Box<RequestStream>),
+    /// All of them, and how many came already.
+    Given(Arc<[Arrival]>, usize),
 }
 
 impl Iterator for Source {
@@ -113,6 +119,11 @@ impl Iterator for Source {
             Inner::Synthetic(stream) => stream.next_arrival(),
             Inner::Mooncake(stream) => stream.next_arrival(),
             Inner::Requests(stream) => stream.next_arrival(),
+            Inner::Given(requests, came) => {
+                let next = requests.get(*came).cloned();
+                *came += 1;
+                next.map(Ok)
+            }
         };
         if !matches!(next, Some(Ok(_))) {
             self.left = 0;

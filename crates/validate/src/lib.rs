@@ -1,3 +1,6 @@
-//! Proof of fidelity: the schedulers against traces of the real ones.
+//! Proof of fidelity: the schedulers against traces of the real ones, and times against measured runs.
 
+pub mod calibrate;
+pub mod compare;
 pub mod conformance;
+pub mod measured;

@@ -1,0 +1,144 @@
+//! `windtunnel calibrate`: the pass times of a measured engine, as the timing section of a configuration.
+
+use crate::args::{Calibrate, FittedLaw};
+use crate::compare::{Inputs, failed, read, table};
+use crate::exit::Failure;
+use crate::files::PartialFile;
+use crate::models::write;
+use crate::say::say;
+use crate::signals::interrupt_flag;
+use std::io::Write;
+use std::path::Path;
+use windtunnel_config::TableFile;
+use windtunnel_perf::{Law, Linear, Table};
+use windtunnel_report::{columns, short};
+use windtunnel_validate::calibrate::{Fit, FitError, LawKind, PassErrors, fit, fit_passes, read_passes};
+
+/// Runs the command.
+pub fn run(arguments: &Calibrate) -> Result<(), Failure> {
+    let out = match (arguments.law, &arguments.out) {
+        (FittedLaw::Linear, Some(_)) => {
+            return Err(Failure::Input("--out: is for --law table; a linear law is printed".into()));
+        }
+        (_, out) => out.as_deref(),
+    };
+    match (&arguments.passes, &arguments.input) {
+        (Some(passes), _) => by_passes(passes, arguments.law, out),
+        (None, Some(_)) => by_requests(arguments, out),
+        (None, None) => Err(Failure::Input(
+            "a configuration and --measured are required, or --passes; see windtunnel calibrate --help"
+                .into(),
+        )),
+    }
+}
+
+fn by_requests(arguments: &Calibrate, out: Option<&Path>) -> Result<(), Failure> {
+    // invariant: the caller has looked
+    let Some(input) = &arguments.input else { return Ok(()) };
+    let Inputs { experiment, run, requests } = read(input)?;
+    let all = run.requests.len();
+    let first = match arguments.fit {
+        Some(first) => usize::try_from(first).unwrap_or(all).min(all),
+        None => all.div_ceil(2),
+    };
+    let kind = kind(arguments.law);
+    let fitted = fit(&experiment, &run, &requests, kind, first, &interrupt_flag()?);
+    let Fit { law, fitted, held_out, runs } = fitted.map_err(|error| match error {
+        FitError::Sim(error) => failed(error),
+        other => Failure::input(other),
+    })?;
+    let about = format!("fitted to the first {first} of {all} requests of {}", run.name);
+    let timing = timing(&law, &about, out)?;
+    let mut shown = format!("{about}, in {runs} runs\n{}", table(&fitted));
+    if let Some(held_out) = &held_out {
+        shown.push_str(&format!(
+            "\nthe other {}, which were not looked at\n{}",
+            held_out.requests,
+            table(held_out)
+        ));
+    }
+    write(&format!("{}\n{timing}", commented(&shown)))
+}
+
+fn by_passes(path: &Path, law: FittedLaw, out: Option<&Path>) -> Result<(), Failure> {
+    let passes = read_passes(path).map_err(Failure::input)?;
+    let fit = fit_passes(&passes, kind(law));
+    let about = format!("fitted to every other one of {} passes of {}", passes.len(), path.display());
+    let timing = timing(&fit.law, &about, out)?;
+    let row = |name: &str, errors: &PassErrors| {
+        vec![
+            name.to_owned(),
+            errors.passes.to_string(),
+            short(errors.median_abs_pct),
+            short(errors.p90_abs_pct),
+            format!("{:+.2}", errors.total_pct),
+        ]
+    };
+    let header = ["Passes", "count", "median |error| %", "p90 |error| %", "sum of times, error %"];
+    let shown = columns(&header, &[row("fitted", &fit.fitted), row("others", &fit.held_out)]);
+    write(&format!("{}\n{timing}", commented(&format!("{about}\n{shown}"))))
+}
+
+fn kind(law: FittedLaw) -> LawKind {
+    match law {
+        FittedLaw::Linear => LawKind::Linear,
+        FittedLaw::Table => LawKind::Table,
+    }
+}
+
+/// What is printed is YAML, whatever stands around it.
+fn commented(text: &str) -> String {
+    text.lines().map(|line| format!("# {line}").trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// The timing section of a law. A table goes into its file.
+fn timing(law: &Law, about: &str, out: Option<&Path>) -> Result<String, Failure> {
+    match (law, out) {
+        (Law::Linear(linear), _) => Ok(linear_timing(linear)),
+        (Law::Table(table), Some(path)) => {
+            write_table(table, about, path)?;
+            Ok(format!("timing: {{type: table, path: {}}}\n", path.display()))
+        }
+        // invariant: clap wants --out with a table, and nothing else is fitted
+        _ => Err(Failure::Input("--out: is needed for a table".into())),
+    }
+}
+
+fn linear_timing(linear: &Linear) -> String {
+    let mut text = "timing:\n  type: linear\n  linear:\n".to_owned();
+    for (key, value) in [
+        ("base_ms", linear.base_ms),
+        ("per_new_token_ms", linear.per_new_token_ms),
+        ("per_new_times_context_ms", linear.per_new_times_context_ms),
+        ("per_sequence_ms", linear.per_sequence_ms),
+        ("per_context_token_ms", linear.per_context_token_ms),
+    ] {
+        text.push_str(&format!("    {key}: {:?}\n", rounded(value)));
+    }
+    text
+}
+
+fn write_table(table: &Table, about: &str, path: &Path) -> Result<(), Failure> {
+    let (tokens, pass_ms) = table.points();
+    let [per_new_times_context_ms, per_sequence_ms, per_context_token_ms] = table.slopes().map(rounded);
+    let content = TableFile {
+        about: Some(about.into()),
+        tokens: tokens.to_vec(),
+        pass_ms: pass_ms.iter().copied().map(rounded).collect(),
+        per_new_times_context_ms,
+        per_sequence_ms,
+        per_context_token_ms,
+    };
+    let text = serde_json::to_string_pretty(&content).map_err(Failure::run)?;
+    let mut file = PartialFile::create(path)?;
+    writeln!(file, "{text}").map_err(|e| Failure::run(format!("{}: {e}", path.display())))?;
+    file.finish()?;
+    say(format_args!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// Six digits, more than any fit knows. What is as good as nothing is nothing.
+fn rounded(value: f64) -> f64 {
+    let rounded = format!("{value:.5e}").parse().unwrap_or(value);
+    if rounded < 1e-10 { 0.0 } else { rounded }
+}
