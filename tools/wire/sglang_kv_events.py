@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """KV-event batches of the real SGLang, as goldens for ours.
 
-  sglang_kv_events.py > tests/golden/wire/sglang_kv_events.jsonl
+  sglang_kv_events.py > tests/wire/sglang_kv_events.jsonl
 
 Runs in the environment of tools/oracle/setup_sglang.sh, with ninja and OpenSSL's headers for its C++ page hash (see
 sglang_page_hashes.py). Drives SGLang's scheduler through the requests of scenarios.py with the driver of

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Page hashes of SGLang's own functions, as goldens for ours.
 
-  sglang_page_hashes.py > tests/golden/wire/sglang_page_hashes.jsonl
+  sglang_page_hashes.py > tests/wire/sglang_page_hashes.jsonl
 
 Runs in the environment of tools/oracle/setup_sglang.sh. One line a case: the numbers that a radix node's events
 carry (mem_cache/events.py KVCacheEventRecorder, over mem_cache/utils.py and its C++ hash). Where that hash cannot

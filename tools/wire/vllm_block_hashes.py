@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Block hashes of vLLM's own functions, as goldens for ours.
 
-  vllm_block_hashes.py > tests/golden/wire/vllm_block_hashes.jsonl
+  vllm_block_hashes.py > tests/wire/vllm_block_hashes.jsonl
 
 Runs in the environment of tools/oracle/setup.sh, with the package xxhash beside it. One line a case: what was hashed, and the hashes of its full
 blocks in hexadecimal, as vLLM's request hasher makes them (v1/core/kv_cache_utils.py get_request_block_hasher).

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """KV-event batches of the real vLLM, as goldens for ours.
 
-  vllm_kv_events.py > tests/golden/wire/vllm_kv_events.jsonl
+  vllm_kv_events.py > tests/wire/vllm_kv_events.jsonl
 
 Runs in the environment of tools/oracle/setup.sh. Drives vLLM's scheduler through the requests of scenarios.py with
 the driver of tools/oracle, and encodes what it hands to its publisher as the publisher does (msgspec, the rank filled

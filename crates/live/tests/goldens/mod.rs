@@ -7,9 +7,9 @@ pub mod drive;
 use serde::Deserialize;
 use std::path::Path;
 
-/// The lines of a golden of `tests/golden/wire`.
+/// The lines of a golden of `tests/wire`.
 pub fn golden_lines<T: for<'a> Deserialize<'a>>(name: &str) -> Vec<T> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/wire").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/wire").join(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{name}: {e}"))).collect()
 }
