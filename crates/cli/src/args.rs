@@ -21,6 +21,8 @@ pub enum Command {
     Compare(Compare),
     /// Find the pass times under which a prediction gives what was measured
     Calibrate(Calibrate),
+    /// Run mock workers on the wall clock that clients and routers take for engines
+    Mocker(Box<crate::mocker::Mocker>),
     /// Prove the schedulers against traces of the real ones
     Conformance(Conformance),
     /// List the models that are known by name, or describe one

@@ -11,6 +11,7 @@ mod conformance;
 mod data;
 mod exit;
 mod files;
+mod mocker;
 mod models;
 mod perf;
 mod predict;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Predict(predict) => predict::run(&predict),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Calibrate(arguments) => calibrate::run(&arguments),
+        Command::Mocker(mocker) => mocker::run(&mocker),
         Command::Conformance(conformance) => conformance::run(&conformance.action),
         Command::Models(arguments) => models::run(&arguments),
         Command::Perf(perf) => perf::run(&perf.action),

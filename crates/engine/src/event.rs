@@ -150,7 +150,8 @@ impl KvEvents {
         }
     }
 
-    pub(crate) fn cleared(&mut self) {
+    /// The cache was emptied, all at once.
+    pub fn cleared(&mut self) {
         self.entries.push(Entry::Cleared);
     }
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use windtunnel_engine::{Nanos, RankStats, RequestId};
 
 /// Time without anything to do after which observers are told so, again and again.
@@ -26,12 +27,19 @@ pub(crate) enum Command {
     Submit { lane: usize, submission: Submission, at: Nanos },
     /// End a request.
     Cancel { id: RequestId, at: Nanos },
+    /// Empty the prefix caches, unless something is at work, and tell whether that was done.
+    ResetCache { reply: oneshot::Sender<bool>, at: Nanos },
+    /// Passes take the time of the law divided by this; with 0 they take none.
+    Speed { speed: f64, at: Nanos },
 }
 
 impl Command {
     fn at(&self) -> Nanos {
         match self {
-            Command::Submit { at, .. } | Command::Cancel { at, .. } => *at,
+            Command::Submit { at, .. }
+            | Command::Cancel { at, .. }
+            | Command::ResetCache { at, .. }
+            | Command::Speed { at, .. } => *at,
         }
     }
 }
@@ -137,5 +145,10 @@ fn obey(group: &mut RankGroup, command: Command) {
     match command {
         Command::Submit { lane, submission, at } => group.submit(lane, submission, at),
         Command::Cancel { id, at } => group.cancel(id, at),
+        Command::ResetCache { reply, at } => {
+            // Who asked may have gone.
+            let _ = reply.send(group.reset_cache(at));
+        }
+        Command::Speed { speed, .. } => group.set_speed(speed),
     }
 }

@@ -17,6 +17,9 @@ pub enum LiveError {
     /// The system gives no thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
+    /// The system lets us hear no signal, or does not tell where we listen.
+    #[error("the system refuses: {0}")]
+    Signals(#[source] io::Error),
     /// The address is taken, or not ours.
     #[error("cannot listen on {address}: {cause}")]
     Listen {

@@ -17,8 +17,8 @@ pub(crate) struct GroupSettings {
     /// Of vLLM, for several ranks: prefill begins only at steps that are multiples of this.
     pub(crate) prefill_interval: u64,
     pub(crate) timing: TimingModel,
-    /// Passes take no time; they begin when they can.
-    pub(crate) no_delay: bool,
+    /// Passes take the time of the law divided by this; with 0 they take none, and begin when they can.
+    pub(crate) speed: f64,
     /// Ranks tell a balancer their load.
     pub(crate) reports: bool,
 }
@@ -128,13 +128,13 @@ impl RankGroup {
         }
         match self.due {
             Some(due) => {
-                let at = if self.settings.no_delay { now } else { due };
+                let at = if self.no_delay() { now } else { due };
                 self.report(at, self.step);
                 self.schedule(at);
             }
             None => {
                 let Some(pass) = self.flying.pop_front() else { return };
-                let at = if self.settings.no_delay { now } else { pass.end };
+                let at = if self.no_delay() { now } else { pass.end };
                 self.complete(at);
             }
         }
@@ -152,10 +152,7 @@ impl RankGroup {
             tokens += part.tokens;
             prefill_tokens += part.prefill_tokens;
         }
-        if self.settings.no_delay {
-            longest = Nanos::ZERO;
-        }
-        let end = start + longest;
+        let end = start + self.hastened(longest);
         self.flying.push_back(GroupPass { end });
         if prefill_tokens > 0 && self.ranks.len() > 1 {
             self.ranks.iter_mut().for_each(LiveRank::arm_prefill_decode_interval);
@@ -180,6 +177,33 @@ impl RankGroup {
         if another {
             self.report(now, step);
         }
+    }
+
+    fn no_delay(&self) -> bool {
+        self.settings.speed == 0.0
+    }
+
+    /// How long a pass takes that the law gives so much time.
+    fn hastened(&self, duration: Nanos) -> Nanos {
+        match self.settings.speed {
+            0.0 => Nanos::ZERO,
+            1.0 => duration,
+            speed => Nanos((duration.0 as f64 / speed).round() as u64),
+        }
+    }
+
+    /// Changes the speed of the passes scheduled from now on.
+    pub(crate) fn set_speed(&mut self, speed: f64) {
+        self.settings.speed = speed;
+    }
+
+    /// Empties the prefix caches of all ranks, unless one has a request. True if that was done.
+    pub(crate) fn reset_cache(&mut self, at: Nanos) -> bool {
+        let at = self.reach(at);
+        if self.ranks.iter().any(|rank| !rank.is_idle()) {
+            return false;
+        }
+        self.ranks.iter_mut().all(|rank| rank.reset_cache(at))
     }
 
     fn die(&mut self, words: &'static str) {

@@ -2,20 +2,24 @@
 //!
 //! `worker` is what runs: rank groups (`group`, of ranks, `rank`) in logical time, each driven by a thread
 //! (`drive`). Clients see a request through its `stream`; everything that watches does so as an `observer`.
+//! `text` plans what a request will say; `http` is the servers; `mocker` puts all of it together.
 
 mod clock;
 mod drive;
 mod error;
 mod forward_pass;
 mod group;
+pub mod http;
 pub mod kv_events;
 pub mod metrics;
+pub mod mocker;
 mod msgpack;
 pub mod observer;
 mod placement;
 mod publisher;
 mod rank;
 pub mod stream;
+pub mod text;
 mod worker;
 mod zmq;
 

@@ -11,7 +11,8 @@ use crate::stream::{TokenStream, Verdict};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use windtunnel_engine::{
-    FinishReason, HandOff, Nanos, Outcome, OutputPlan, Rank, RankStats, Request, RequestId, Scheduled, Slot,
+    FinishReason, HandOff, KvEvents, Nanos, Outcome, OutputPlan, Rank, RankConfig, RankStats, Request,
+    RequestId, Scheduled, Slot, Stepper,
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_router::RankLoad;
@@ -79,7 +80,10 @@ struct Live {
 
 /// One rank of a group.
 pub(crate) struct LiveRank {
+    config: RankConfig,
     rank: Rank,
+    /// Counters of schedulers that this one has replaced.
+    before: RankStats,
     flying: VecDeque<Flight>,
     /// Buffers of passes that ended.
     spare: Vec<Scheduled>,
@@ -100,9 +104,11 @@ pub(crate) struct LiveRank {
 }
 
 impl LiveRank {
-    pub(crate) fn new(rank: Rank, observers: Observers) -> LiveRank {
+    pub(crate) fn new(config: RankConfig, rank: Rank, observers: Observers) -> LiveRank {
         LiveRank {
+            config,
             rank,
+            before: RankStats::default(),
             flying: VecDeque::new(),
             spare: Vec::new(),
             next_pass: 0,
@@ -122,7 +128,35 @@ impl LiveRank {
     }
 
     pub(crate) fn stats(&self) -> RankStats {
-        self.rank.stats()
+        let (own, before) = (self.rank.stats(), self.before);
+        RankStats {
+            peak_used_blocks: own.peak_used_blocks.max(before.peak_used_blocks),
+            evictions: own.evictions + before.evictions,
+            preemptions: own.preemptions + before.preemptions,
+            prefix_queries: own.prefix_queries + before.prefix_queries,
+            prefix_hits: own.prefix_hits + before.prefix_hits,
+            ..own
+        }
+    }
+
+    /// It has no request.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.rank.unfinished() == 0
+    }
+
+    /// Empties the prefix cache of a rank without requests: its scheduler begins anew. True if that was done.
+    pub(crate) fn reset_cache(&mut self, at: Nanos) -> bool {
+        // The settings made a scheduler before.
+        let Ok(fresh) = Rank::new(self.config.clone(), Stepper::Plain) else { return false };
+        self.before = self.stats();
+        self.rank = fresh;
+        // A pass in flight that only announces ends is of the old scheduler, and has nothing to tell.
+        self.flying.iter_mut().for_each(|flight| flight.takes_part = false);
+        let mut events = KvEvents::default();
+        events.cleared();
+        self.observers.cache_reset(&events, at);
+        self.rank.clear_events();
+        true
     }
 
     /// What the engine would have died of, in its words.
@@ -175,7 +209,7 @@ impl LiveRank {
                 self.live[place] = Some(Live { submission, times, told: false, queued: true });
                 self.order.push(slot);
                 self.slots.insert(info.id, slot);
-                self.observers.submitted(&info, at, &self.rank.stats());
+                self.observers.submitted(&info, at, &self.stats());
                 true
             }
             Err(reason) => {
@@ -199,7 +233,7 @@ impl LiveRank {
         {
             let (stream, times) = (live.submission.stream.clone(), live.times);
             let ended = Ended { info: &stream.info, times: &times, reason: EndReason::Cancelled, at };
-            self.observers.ended(&ended, &self.rank.stats());
+            self.observers.ended(&ended, &self.stats());
             self.news.push((stream, News::End(Verdict::Ended(EndReason::Cancelled, times))));
         }
     }
@@ -220,7 +254,7 @@ impl LiveRank {
         }
         let stream = &live.submission.stream;
         let ended = Ended { info: &stream.info, times: &live.times, reason, at };
-        self.observers.ended(&ended, &self.rank.stats());
+        self.observers.ended(&ended, &self.stats());
         self.news.push((stream.clone(), News::End(Verdict::Ended(reason, live.times))));
     }
 
@@ -390,7 +424,7 @@ impl LiveRank {
             .map(|live| FirstToken { info: &live.submission.stream.info, times: &live.times })
             .collect();
         let (queued_prefill, queued_decode) = self.queued();
-        let stats = self.rank.stats();
+        let stats = self.stats();
         self.observers.pass(&PassReport {
             number: flight.number,
             start: flight.start,
@@ -425,7 +459,7 @@ impl LiveRank {
 
     /// What it has to tell the balancer: its load, if its counts have changed since it last did.
     pub(crate) fn take_load(&mut self) -> Option<RankLoad> {
-        let stats = self.rank.stats();
+        let stats = self.stats();
         let counts = (stats.running, stats.waiting);
         if std::mem::replace(&mut self.reported, counts) == counts {
             return None;

@@ -28,7 +28,7 @@ pub struct TokenStream {
     cached: AtomicU32,
     done: AtomicBool,
     verdict: Mutex<Option<Verdict>>,
-    news: Notify,
+    news: Arc<Notify>,
 }
 
 /// A look at a stream.
@@ -42,13 +42,18 @@ pub struct Progress {
 
 impl TokenStream {
     pub(crate) fn new(info: Arc<RequestInfo>) -> TokenStream {
+        TokenStream::with_notify(info, Arc::new(Notify::new()))
+    }
+
+    /// A stream of which `news` tells, as others may do too.
+    pub(crate) fn with_notify(info: Arc<RequestInfo>, news: Arc<Notify>) -> TokenStream {
         TokenStream {
             info,
             given: AtomicU32::new(0),
             cached: AtomicU32::new(0),
             done: AtomicBool::new(false),
             verdict: Mutex::new(None),
-            news: Notify::new(),
+            news,
         }
     }
 

@@ -14,6 +14,7 @@ use crate::stream::TokenStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot;
 use windtunnel_config::Deployment;
 use windtunnel_engine::{Nanos, Rank, RankConfig, RankStats, Rejection, RequestId, Stepper};
 
@@ -67,7 +68,7 @@ impl Worker {
             engine: of_a_rank,
             prefill_interval,
             timing: deployment.timing.clone(),
-            no_delay: options.no_delay,
+            speed: if options.no_delay { 0.0 } else { 1.0 },
             reports: ranks > 1,
         };
         let clock = WallClock::start();
@@ -76,7 +77,7 @@ impl Worker {
             let lanes = (first..first + ranks_per_group)
                 .map(|rank| {
                     let scheduler = Rank::new(settings.engine.clone(), Stepper::Plain)?;
-                    Ok(LiveRank::new(scheduler, (options.observers)(rank)))
+                    Ok(LiveRank::new(settings.engine.clone(), scheduler, (options.observers)(rank)))
                 })
                 .collect::<Result<Vec<_>, LiveError>>()?;
             let group = RankGroup::new(first, lanes, settings.clone());
@@ -147,6 +148,33 @@ impl Worker {
         let lane = (rank % inner.ranks_per_group) as usize;
         handle.group().shared.tell(&handle.group().commands, Command::Submit { lane, submission, at });
         Ok(handle)
+    }
+
+    /// Ends a request of a rank, as if its client had gone.
+    pub fn cancel(&self, rank: u32, id: RequestId) {
+        let command = Command::Cancel { id, at: self.inner.clock.now() };
+        if let Some(group) = self.inner.groups.get((rank / self.inner.ranks_per_group) as usize) {
+            group.shared.tell(&group.commands, command);
+        }
+    }
+
+    /// Empties the prefix caches of all ranks. False, and nothing happened on a rank, where a request is at work.
+    pub async fn reset_cache(&self) -> bool {
+        let mut done = true;
+        for group in &self.inner.groups {
+            let (reply, answer) = oneshot::channel();
+            let command = Command::ResetCache { reply, at: self.inner.clock.now() };
+            group.shared.tell(&group.commands, command);
+            done &= answer.await.unwrap_or(false);
+        }
+        done
+    }
+
+    /// From now on, passes take the time of the deployment's law divided by `speed`; with 0 they take none.
+    pub fn set_speed(&self, speed: f64) {
+        for group in &self.inner.groups {
+            group.shared.tell(&group.commands, Command::Speed { speed, at: self.inner.clock.now() });
+        }
     }
 
     /// Counters of every rank, as of its last pass.

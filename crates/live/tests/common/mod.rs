@@ -1,6 +1,8 @@
 //! Deployments and requests that the tests share.
 #![allow(dead_code, reason = "each test file takes what it needs")]
 
+pub mod http;
+
 use std::sync::{Arc, Mutex};
 use windtunnel_config::Deployment;
 use windtunnel_engine::{Nanos, RankStats, Rejection};

@@ -1,0 +1,346 @@
+//! `windtunnel mocker`: its arguments, and what they mean as overrides of a configuration.
+//!
+//! Flags have the names of the engines' servers, vLLM's first; each is a key of the configuration by another
+//! name, so that file, `--set` and flags are checked by the same rules.
+
+use crate::exit::Failure;
+use crate::say::say;
+use clap::{ArgAction, Args, ValueEnum};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use windtunnel_config::{Deployment, NO_CONTEXT_LIMIT};
+use windtunnel_engine::RankConfig;
+use windtunnel_live::LiveError;
+use windtunnel_live::http::{Dialect, FaultKind, FaultSettings, ServerSettings};
+use windtunnel_live::mocker::{Ended, MockerSettings};
+use windtunnel_live::text::{Reply, ReplySource};
+
+const WORKER: &str = "engine.workers.aggregated";
+/// Context length where neither file nor flag gives one.
+const CONTEXT: u32 = 131_072;
+
+/// What stands in place of a file.
+const NO_FILE: &str = "
+engine:
+  model: mock
+  hardware: mock
+  context_length: 131072
+  workers:
+    aggregated:
+      kv_cache: {capacity: {type: fixed, blocks: 16384}}
+      timing: {type: polynomial}
+";
+
+/// Arguments of `mocker`.
+#[derive(Debug, Args)]
+pub struct Mocker {
+    /// Configuration file (YAML); of it, `engine` counts. Without one, flags and defaults say everything
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one value of the configuration, as a.b.c=VALUE (YAML); repeatable, the last one wins
+    #[arg(long, value_name = "PATH=VALUE")]
+    set: Vec<String>,
+    /// Whose server and scheduler
+    #[arg(long, value_enum, alias = "engine-type")]
+    engine: Option<Engine>,
+    /// Name or path of the model
+    #[arg(long, alias = "model-path", value_name = "NAME")]
+    model: Option<String>,
+    /// Names that requests may use for the model; the first is the one in answers
+    #[arg(long, alias = "model-name", value_name = "NAME", num_args = 1..)]
+    served_model_name: Vec<String>,
+    /// Address to listen at
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port of the first worker, the others take those behind it; 0: any
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// Workers, each with a port of its own
+    #[arg(long, value_name = "N")]
+    num_workers: Option<u32>,
+    /// Data-parallel ranks of a worker
+    #[arg(long, alias = "dp-size", value_name = "N")]
+    data_parallel_size: Option<u32>,
+    /// Tokens of a block
+    #[arg(long, aliases = ["page-size", "tokens-per-block"], value_name = "TOKENS")]
+    block_size: Option<u32>,
+    /// KV blocks of a rank
+    #[arg(long, value_name = "N")]
+    num_gpu_blocks_override: Option<u32>,
+    /// Most tokens of prompt and output together
+    #[arg(long, aliases = ["context-length", "max-seq-len"], value_name = "TOKENS")]
+    max_model_len: Option<u32>,
+    /// Seats of the running list
+    #[arg(long, aliases = ["max-running-requests", "max-batch-size"], value_name = "N")]
+    max_num_seqs: Option<u32>,
+    /// Token budget of a pass
+    #[arg(long, alias = "max-num-tokens", value_name = "TOKENS")]
+    max_num_batched_tokens: Option<u32>,
+    /// Requests that may be unfinished before more are refused with 503 (vLLM)
+    #[arg(long, value_name = "N")]
+    max_num_queued_reqs: Option<u32>,
+    /// Share blocks of equal prefixes
+    #[arg(long, overrides_with = "no_enable_prefix_caching")]
+    enable_prefix_caching: bool,
+    /// Share none
+    #[arg(long, alias = "disable-radix-cache")]
+    no_enable_prefix_caching: bool,
+    /// Split prompts that are longer than what is left of a pass
+    #[arg(long, overrides_with = "no_enable_chunked_prefill")]
+    enable_chunked_prefill: bool,
+    /// Split none
+    #[arg(long)]
+    no_enable_chunked_prefill: bool,
+    /// Schedule a pass before the one before it is processed
+    #[arg(long, overrides_with = "no_async_scheduling")]
+    async_scheduling: bool,
+    /// Wait for it
+    #[arg(long, alias = "disable-overlap-schedule")]
+    no_async_scheduling: bool,
+    /// Order of admission and preemption
+    #[arg(long, value_enum)]
+    scheduling_policy: Option<SchedulingPolicy>,
+    /// How much faster than the timing law passes are; 0: they take no time
+    #[arg(long, value_name = "RATIO")]
+    speedup_ratio: Option<f64>,
+    /// How much faster decodes are beyond that
+    #[arg(long, value_name = "RATIO")]
+    decode_speedup_ratio: Option<f64>,
+    /// Keys of which a request needs one; VLLM_API_KEY in the environment if not given
+    #[arg(long, value_name = "KEY", num_args = 1..)]
+    api_key: Vec<String>,
+    /// Answers carry the request's id in x-request-id
+    #[arg(long)]
+    enable_request_id_headers: bool,
+    /// Leave out of `usage` how many prompt tokens were cached
+    #[arg(long = "no-enable-prompt-tokens-details", action = ArgAction::SetFalse)]
+    prompt_tokens_details: bool,
+    /// What the model says
+    #[arg(long, value_enum, default_value_t = Response::Random)]
+    response: Response,
+    /// Mean length of a random reply that may end by itself, in tokens
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    mean_output_tokens: u32,
+    /// Seed of what it says
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// LoRA adapters that requests may name as their model; nothing is read from the path
+    #[arg(long, value_name = "NAME=PATH", num_args = 1..)]
+    lora_modules: Vec<String>,
+    /// Part of the requests that fail on purpose, 0 to 1
+    #[arg(long, alias = "failure-injection-rate", value_name = "RATE", default_value_t = 0.0)]
+    failure_rate: f64,
+    /// How they fail; those that are an error status if not given
+    #[arg(long, value_name = "KIND", num_args = 1.., value_delimiter = ',')]
+    failure_types: Vec<String>,
+    /// Requests served at a time; more are answered 429
+    #[arg(long, value_name = "N")]
+    max_concurrent_requests: Option<u64>,
+    /// Seconds after the start during which everything is answered 503
+    #[arg(long, alias = "startup-duration", value_name = "SECONDS", default_value_t = 0.0)]
+    startup_time: f64,
+    /// Seconds that requests at work have to end in after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    shutdown_timeout: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    Vllm,
+    Sglang,
+    Trtllm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SchedulingPolicy {
+    Fcfs,
+    Priority,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Response {
+    /// Words at random
+    Random,
+    /// The last message of the user, or the prompt
+    Echo,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Mocker) -> Result<(), Failure> {
+    let deployment = deployment(arguments)?;
+    let settings = settings(arguments, deployment)?;
+    let engine = settings.deployment.engine.engine();
+    let ended = windtunnel_live::mocker::run(&settings, |addresses| {
+        for address in addresses {
+            say(format_args!("{} {} at http://{address}", engine.0, engine.1));
+        }
+    });
+    match ended {
+        Ok(Ended::Drained) => Ok(()),
+        Ok(Ended::CutOff) => Err(Failure::run("requests were cut off")),
+        Ok(Ended::Interrupted) => Err(Failure::Interrupted),
+        Err(error @ (LiveError::Engine(_) | LiveError::Settings(_))) => Err(Failure::input(error)),
+        Err(error) => Err(Failure::run(error)),
+    }
+}
+
+fn deployment(arguments: &Mocker) -> Result<Deployment, Failure> {
+    // The flags say later what the file and --set say, so they win.
+    let overrides: Vec<String> = arguments.set.iter().cloned().chain(overrides(arguments)?).collect();
+    let experiment = match &arguments.config {
+        Some(file) => windtunnel_config::load(file, &overrides),
+        None => windtunnel_config::from_str("(no file)", NO_FILE, &overrides),
+    };
+    Ok(experiment.map_err(Failure::input)?.deployment)
+}
+
+/// What the flags say, as overrides of the configuration.
+fn overrides(arguments: &Mocker) -> Result<Vec<String>, Failure> {
+    let mut all = Vec::new();
+    let mut set = |path: String, value: String| all.push(format!("{path}={value}"));
+    let engine = arguments.engine;
+    if let Some(engine) = engine {
+        set("engine.backend".into(), format!("{engine:?}").to_lowercase());
+    }
+    if let Some(model) = &arguments.model {
+        set("engine.model".into(), serde_json::Value::from(model.as_str()).to_string());
+    }
+    let numbers = [
+        ("engine.context_length", arguments.max_model_len),
+        ("engine.workers.aggregated.parallelism.replicas", arguments.num_workers),
+        ("engine.workers.aggregated.parallelism.attention_data", arguments.data_parallel_size),
+        ("engine.workers.aggregated.kv_cache.block_size", arguments.block_size),
+        ("engine.workers.aggregated.scheduler.max_sequences", arguments.max_num_seqs),
+        ("engine.workers.aggregated.scheduler.max_batched_tokens", arguments.max_num_batched_tokens),
+        ("engine.workers.aggregated.scheduler.max_num_queued_reqs", arguments.max_num_queued_reqs),
+    ];
+    for (path, number) in numbers {
+        if let Some(number) = number {
+            set(path.into(), number.to_string());
+        }
+    }
+    if let Some(blocks) = arguments.num_gpu_blocks_override {
+        set(format!("{WORKER}.kv_cache.capacity"), format!("{{type: fixed, blocks: {blocks}}}"));
+    }
+    let ahead = match engine {
+        Some(Engine::Sglang | Engine::Trtllm) => "scheduler.overlap",
+        Some(Engine::Vllm) | None => "scheduler.async_scheduling",
+    };
+    let switches = [
+        (
+            format!("{WORKER}.kv_cache.prefix_caching"),
+            arguments.enable_prefix_caching,
+            arguments.no_enable_prefix_caching,
+        ),
+        (
+            "engine.enable_chunked_prefill".into(),
+            arguments.enable_chunked_prefill,
+            arguments.no_enable_chunked_prefill,
+        ),
+        (format!("{WORKER}.{ahead}"), arguments.async_scheduling, arguments.no_async_scheduling),
+    ];
+    for (path, on, off) in switches {
+        if on || off {
+            set(path, (on && !off).to_string());
+        }
+    }
+    if let Some(policy) = arguments.scheduling_policy {
+        set(format!("{WORKER}.scheduler.policy"), format!("{policy:?}").to_lowercase());
+    }
+    if let Some(ratio) = arguments.speedup_ratio.filter(|ratio| *ratio != 0.0) {
+        set(format!("{WORKER}.timing.speedup_ratio"), finite("--speedup-ratio", ratio)?);
+    }
+    if let Some(ratio) = arguments.decode_speedup_ratio {
+        set(format!("{WORKER}.timing.decode_speedup_ratio"), finite("--decode-speedup-ratio", ratio)?);
+    }
+    Ok(all)
+}
+
+fn finite(flag: &str, number: f64) -> Result<String, Failure> {
+    if number.is_finite() && number > 0.0 {
+        return Ok(format!("{number:?}"));
+    }
+    Err(Failure::Input(format!("{flag}: got {number}, allowed is a number above 0")))
+}
+
+/// Those of the command line, or else that of the environment, which others on the machine cannot read.
+fn api_keys(arguments: &Mocker) -> Vec<String> {
+    let given = arguments.api_key.iter().cloned();
+    let keys = match arguments.api_key.is_empty() {
+        true => std::env::var("VLLM_API_KEY").into_iter().collect(),
+        false => given.collect::<Vec<_>>(),
+    };
+    keys.into_iter().filter(|key| !key.is_empty()).collect()
+}
+
+fn seconds(flag: &str, number: f64) -> Result<Duration, Failure> {
+    // Within a century, so that no sum of times overflows.
+    let allowed = Duration::try_from_secs_f64(number).ok().filter(|time| time.as_secs() < 3_000_000_000);
+    allowed.ok_or_else(|| {
+        Failure::Input(format!("{flag}: got {number}, allowed is a number of seconds from 0 to 3e9"))
+    })
+}
+
+/// `name=path`, as vLLM takes it.
+fn lora(module: &str) -> Result<(String, String), Failure> {
+    match module.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.into(), path.into())),
+        _ => Err(Failure::Input(format!("--lora-modules: got \"{module}\", allowed is NAME=PATH"))),
+    }
+}
+
+fn faults(arguments: &Mocker) -> Result<FaultSettings, Failure> {
+    let mut faults = FaultSettings { failure_rate: arguments.failure_rate, ..FaultSettings::default() };
+    if !arguments.failure_types.is_empty() {
+        let kind = |name: &String| {
+            FaultKind::of(name).ok_or_else(|| {
+                let names = FaultKind::ALL.map(FaultKind::name).join(", ");
+                Failure::Input(format!("--failure-types: got \"{name}\", allowed are {names}"))
+            })
+        };
+        faults.failure_types = arguments.failure_types.iter().map(kind).collect::<Result<_, _>>()?;
+    }
+    faults.check().map_err(|message| Failure::Input(format!("--failure-rate: {message}")))?;
+    Ok(faults)
+}
+
+fn settings(arguments: &Mocker, deployment: Deployment) -> Result<MockerSettings, Failure> {
+    let drain = seconds("--shutdown-timeout", arguments.shutdown_timeout)?;
+    let (dialect, version) = match &deployment.engine {
+        RankConfig::Vllm(_) => (Dialect::Vllm, deployment.engine.engine().1),
+        RankConfig::Sglang(_) => (Dialect::Sglang, deployment.engine.engine().1),
+        RankConfig::Trtllm(_) => (Dialect::Trtllm, deployment.engine.engine().1),
+    };
+    let max_model_len = match &deployment.engine {
+        RankConfig::Vllm(config) => config.max_model_len,
+        RankConfig::Sglang(config) => config.context_length,
+        RankConfig::Trtllm(config) => config.max_seq_len,
+    };
+    let max_model_len = if max_model_len == NO_CONTEXT_LIMIT { CONTEXT } else { max_model_len };
+    let version = deployment.backend_version.as_deref().unwrap_or(version);
+    let mut server = ServerSettings::new(dialect, version, &deployment.model, max_model_len);
+    if !arguments.served_model_name.is_empty() {
+        server.served_names.clone_from(&arguments.served_model_name);
+    }
+    server.api_keys = api_keys(arguments);
+    server.request_id_headers = arguments.enable_request_id_headers;
+    server.cached_in_usage = arguments.prompt_tokens_details;
+    server.loras = arguments.lora_modules.iter().map(|module| lora(module)).collect::<Result<_, _>>()?;
+    server.faults = faults(arguments)?;
+    server.most_requests = arguments.max_concurrent_requests.unwrap_or(u64::MAX);
+    server.startup = seconds("--startup-time", arguments.startup_time)?;
+    let source = match arguments.response {
+        Response::Random => ReplySource::Random,
+        Response::Echo => ReplySource::Echo,
+    };
+    Ok(MockerSettings {
+        deployment,
+        no_delay: arguments.speedup_ratio == Some(0.0),
+        host: arguments.host,
+        port: arguments.port,
+        server,
+        reply: Reply { source, mean_tokens: arguments.mean_output_tokens, seed: arguments.seed },
+        drain,
+    })
+}

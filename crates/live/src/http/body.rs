@@ -1,0 +1,62 @@
+//! Reading what a client sends, within bounds.
+
+use super::app::App;
+use super::error::ApiError;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+/// The body of a request, whole.
+///
+/// # Errors
+/// 413, 408, and 400 when it breaks off.
+pub async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    let limit = app.settings.max_body_bytes;
+    let told = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let too_large = || {
+        let message = format!("the body is larger than {limit} bytes");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    if told.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(app.settings.body_timeout, to_bytes(body, limit)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) => {
+            let limited = std::error::Error::source(&error)
+                .is_some_and(|cause| cause.is::<http_body_util::LengthLimitError>());
+            Err(if limited { too_large() } else { ApiError::form("the body breaks off") })
+        }
+        Err(_) => Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+    }
+}
+
+/// A JSON body as a value.
+///
+/// # Errors
+/// As [`read`]; 415 for another type of content, 400 for what is not JSON or not of the right form.
+pub async fn json<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Body) -> Result<T, ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.map(|kind| kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase());
+    if kind.is_some_and(|kind| kind != "application/json") {
+        let message = "only application/json is taken";
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let bytes = read(app, headers, body).await?;
+    parse(&bytes)
+}
+
+/// JSON as a value.
+///
+/// # Errors
+/// 400, with the place.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        if error.is_data() {
+            ApiError::form(format!("the body does not have the right form: {error}"))
+        } else {
+            ApiError::form(format!("the body is not JSON: {error}"))
+        }
+    })
+}

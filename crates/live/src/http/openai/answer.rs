@@ -1,0 +1,213 @@
+//! The answers of both endpoints, whole and in chunks (vLLM 0.33.0, entrypoints/openai/{completion,
+//! chat_completion}/serving.py).
+
+use super::Endpoint;
+use super::logprobs;
+use super::request::OpenAiRequest;
+use crate::http::app::{App, unix_seconds};
+use crate::http::generation::{Choice, Generation, News};
+use crate::text::StopReason;
+use serde_json::{Map, Value, json};
+
+/// What an answer looks like.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub(super) endpoint: Endpoint,
+    pub(super) id: String,
+    pub(super) model: String,
+    pub(super) created: u64,
+    pub(super) include_usage: bool,
+    pub(super) continuous_usage: bool,
+    pub(super) token_ids: bool,
+    pub(super) logprobs: Option<u32>,
+    cached_in_usage: bool,
+    /// What stands before the reply: its prompt, or the message that it continues.
+    echo: Option<String>,
+}
+
+impl Shape {
+    /// The shape of the answer to a request.
+    pub fn new(app: &App, request: &OpenAiRequest, endpoint: Endpoint, id: String, model: String) -> Shape {
+        let options = request.stream_options.unwrap_or_default();
+        let include_usage = options.include_usage == Some(true);
+        let last = || super::ask::messages(request.messages.as_deref()).ok()?.pop();
+        let echo = match endpoint {
+            _ if request.echo != Some(true) => None,
+            Endpoint::Completions => Some(String::new()),
+            Endpoint::Chat => last().filter(|m| m.role == "assistant").map(|m| m.content),
+        };
+        Shape {
+            endpoint,
+            id,
+            model,
+            created: unix_seconds(),
+            include_usage,
+            continuous_usage: include_usage && options.continuous_usage_stats == Some(true),
+            token_ids: request.return_token_ids == Some(true),
+            logprobs: logprobs::wanted(request, endpoint),
+            cached_in_usage: app.settings.cached_in_usage,
+            echo,
+        }
+    }
+
+    /// What stands before the text of a choice.
+    pub(super) fn before(&self, generation: &Generation, choice: &Choice) -> Option<String> {
+        let echo = self.echo.as_ref()?;
+        Some(match self.endpoint {
+            Endpoint::Completions => generation.app().tokenizer.decode(&choice.info().prompt, false),
+            Endpoint::Chat => echo.clone(),
+        })
+    }
+
+    pub(super) fn logprobs(&self, generation: &Generation, choice: &Choice, news: (u32, u32)) -> Value {
+        let Some(count) = self.logprobs else { return Value::Null };
+        let tokenizer = generation.app().tokenizer.as_ref();
+        let tokens = &choice.plan.tokens[news.0 as usize..news.1 as usize];
+        match self.endpoint {
+            Endpoint::Chat => logprobs::chat(tokenizer, tokens, count),
+            Endpoint::Completions => {
+                let before = tokenizer.decode(&choice.plan.tokens[..news.0 as usize], false);
+                logprobs::completion(tokenizer, tokens, count, before.chars().count())
+            }
+        }
+    }
+
+    /// `usage` of so many tokens.
+    pub(super) fn usage(&self, prompt: u64, completion: u64, cached: Option<u32>) -> Value {
+        let cached = cached.filter(|_| self.cached_in_usage);
+        json!({
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + completion,
+            "completion_tokens": completion,
+            "prompt_tokens_details": cached.map(|cached| json!({"cached_tokens": cached})),
+        })
+    }
+
+    /// `usage` of the whole request.
+    pub(super) fn whole_usage(&self, generation: &Generation) -> Value {
+        let (prompt, completion) = (generation.prompt_tokens(), generation.completion_tokens());
+        self.usage(prompt, completion, Some(generation.cached_tokens()))
+    }
+
+    /// The answer in one.
+    pub fn whole(&self, generation: &Generation) -> Value {
+        let choices: Vec<Value> =
+            generation.choices().iter().map(|choice| self.whole_choice(generation, choice)).collect();
+        let mut answer = json!({
+            "id": self.id,
+            "object": match self.endpoint {
+                Endpoint::Completions => "text_completion",
+                Endpoint::Chat => "chat.completion",
+            },
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            "service_tier": null,
+            "system_fingerprint": null,
+            "usage": self.whole_usage(generation),
+            "kv_transfer_params": null,
+        });
+        if self.endpoint == Endpoint::Chat {
+            answer["prompt_logprobs"] = Value::Null;
+            answer["prompt_token_ids"] = match generation.choices().first().filter(|_| self.token_ids) {
+                Some(choice) => choice.info().prompt.to_vec().into(),
+                None => Value::Null,
+            };
+        }
+        answer
+    }
+
+    fn whole_choice(&self, generation: &Generation, choice: &Choice) -> Value {
+        let mut text = self.before(generation, choice).unwrap_or_default();
+        text.push_str(choice.text());
+        let given = &choice.plan.tokens[..choice.sent_tokens() as usize];
+        let ids: Value = if self.token_ids { given.to_vec().into() } else { Value::Null };
+        let mut answer = json!({
+            "index": choice.index,
+            "logprobs": self.logprobs(generation, choice, (0, choice.sent_tokens())),
+            "finish_reason": choice.finish(),
+            "stop_reason": stop_reason(choice),
+            "token_ids": ids,
+        });
+        match self.endpoint {
+            Endpoint::Chat => {
+                answer["message"] = json!({
+                    "role": "assistant", "content": text, "refusal": null, "annotations": null, "audio": null,
+                    "function_call": null, "reasoning": null,
+                });
+            }
+            Endpoint::Completions => {
+                answer["text"] = text.into();
+                answer["prompt_logprobs"] = Value::Null;
+                answer["prompt_token_ids"] =
+                    if self.token_ids { choice.info().prompt.to_vec().into() } else { Value::Null };
+            }
+        }
+        answer
+    }
+
+    /// One chunk of a stream: what is new of one choice.
+    pub(super) fn chunk(&self, generation: &Generation, news: &News, first: bool) -> Value {
+        let choice = &generation.choices()[news.choice];
+        let mut text = choice.plan.text(news.text.0, news.text.1).to_owned();
+        if first && self.endpoint == Endpoint::Completions {
+            text.insert_str(0, &self.before(generation, choice).unwrap_or_default());
+        }
+        let mut fields = Map::new();
+        fields.insert("index".into(), news.index.into());
+        match self.endpoint {
+            Endpoint::Chat => {
+                // The end may bring no text: then the delta is empty, as OpenAI's is.
+                let silent = text.is_empty() && news.finish.is_some();
+                let delta = if silent { json!({}) } else { json!({"content": text}) };
+                fields.insert("delta".into(), delta);
+            }
+            Endpoint::Completions => {
+                fields.insert("text".into(), text.into());
+            }
+        }
+        fields.insert("logprobs".into(), self.logprobs(generation, choice, news.tokens));
+        fields.insert("finish_reason".into(), news.finish.into());
+        if news.finish.is_some() {
+            fields.insert("stop_reason".into(), stop_reason(choice));
+        }
+        if self.token_ids {
+            let tokens = &choice.plan.tokens[news.tokens.0 as usize..news.tokens.1 as usize];
+            fields.insert("token_ids".into(), tokens.to_vec().into());
+            if first && self.endpoint == Endpoint::Completions {
+                fields.insert("prompt_token_ids".into(), choice.info().prompt.to_vec().into());
+            }
+        }
+        let usage = (choice.info().prompt.len() as u64, u64::from(news.tokens.1));
+        self.frame(vec![Value::Object(fields)], Some(usage))
+    }
+
+    /// What stands around the choices of a chunk. `tokens` are those of the prompt and the reply so far.
+    pub(super) fn frame(&self, choices: Vec<Value>, tokens: Option<(u64, u64)>) -> Value {
+        let mut chunk = json!({
+            "id": self.id,
+            "object": match self.endpoint {
+                Endpoint::Completions => "text_completion",
+                Endpoint::Chat => "chat.completion.chunk",
+            },
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        });
+        if self.include_usage {
+            chunk["usage"] = match tokens.filter(|_| self.continuous_usage) {
+                Some((prompt, completion)) => self.usage(prompt, completion, None),
+                None => Value::Null,
+            };
+        }
+        chunk
+    }
+}
+
+fn stop_reason(choice: &Choice) -> Value {
+    match choice.stop_reason() {
+        Some(StopReason::Text(text)) => text.as_str().into(),
+        Some(StopReason::Token(token)) => (*token).into(),
+        None => Value::Null,
+    }
+}

@@ -1,0 +1,239 @@
+//! From a request's fields to what the engine is asked: checks, prompts, bounds.
+
+use super::Endpoint;
+use super::logprobs;
+use super::request::{ChatMessage, Content, OneOrMany, OpenAiRequest, Prompt};
+use crate::http::app::App;
+use crate::http::error::ApiError;
+use crate::http::generation::{Ask, PromptTokens};
+use crate::text::{Limits, Message};
+use axum::http::{HeaderMap, StatusCode};
+
+/// Choices of one request at most, and prompts.
+const MOST_CHOICES: u32 = 128;
+const MOST_PROMPTS: usize = 4096;
+/// `max_tokens` of a completion that does not say.
+const DEFAULT_COMPLETION: i64 = 16;
+
+/// Checks a request and makes of it what the engine is asked.
+pub fn ask(
+    app: &App,
+    request: &OpenAiRequest,
+    headers: &HeaderMap,
+    endpoint: Endpoint,
+    id: &str,
+) -> Result<Ask, ApiError> {
+    refuse_unserved(request)?;
+    check_sampling(request)?;
+    logprobs::check(request, endpoint)?;
+    let choices = request.n.unwrap_or(1);
+    if !(1..=MOST_CHOICES).contains(&choices) {
+        return Err(ApiError::field("n", format!("n is {choices}, allowed is 1 to {MOST_CHOICES}")));
+    }
+    let prompts = prompts(app, request, endpoint)?;
+    let max_tokens = max_tokens(app, request, endpoint)?;
+    let min_tokens = whole("min_tokens", request.min_tokens.unwrap_or(0), 0)?;
+    if max_tokens.is_some_and(|most| min_tokens > most) {
+        let message = format!("min_tokens is {min_tokens}, more than max_tokens");
+        return Err(ApiError::field("min_tokens", message));
+    }
+    let stop = request.stop.as_ref().map(OneOrMany::list).unwrap_or_default();
+    if stop.iter().any(String::is_empty) {
+        return Err(ApiError::field("stop", "a stop string is empty"));
+    }
+    if request.cache_salt.as_deref() == Some("") {
+        return Err(ApiError::field("cache_salt", "cache_salt is empty"));
+    }
+    Ok(Ask {
+        name: id.to_owned(),
+        prompts,
+        choices,
+        max_tokens,
+        limits: Limits {
+            max_tokens: 0,
+            min_tokens,
+            ignore_eos: request.ignore_eos == Some(true),
+            stop,
+            stop_token_ids: request.stop_token_ids.clone().unwrap_or_default(),
+            include_stop: request.include_stop_str_in_output == Some(true),
+            skip_special: request.skip_special_tokens != Some(false),
+        },
+        streaming: request.stream == Some(true),
+        seed: request.seed.map(|seed| seed as u64),
+        priority: request.priority,
+        cache_salt: request.cache_salt.clone(),
+        lora: app.lora(request.model.as_deref()),
+        dp_rank: dp_rank(headers)?,
+    })
+}
+
+fn refuse_unserved(request: &OpenAiRequest) -> Result<(), ApiError> {
+    let refuse = |field: &str, what: &str| {
+        let error = ApiError::new(StatusCode::NOT_IMPLEMENTED, format!("{what} cannot be simulated"));
+        Err(ApiError { param: Some(field.into()), ..error })
+    };
+    if request.use_beam_search == Some(true) {
+        return refuse("use_beam_search", "beam search");
+    }
+    if request.suffix.as_deref().is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::field("suffix", "suffix is not served"));
+    }
+    if request.structured_outputs.as_ref().is_some_and(|value| !value.is_null()) {
+        return refuse("structured_outputs", "a grammar");
+    }
+    let format = request.response_format.as_ref().and_then(|format| format.get("type")?.as_str());
+    if format.is_some_and(|format| format != "text") {
+        return refuse("response_format", "a format other than text");
+    }
+    Ok(())
+}
+
+fn check_sampling(request: &OpenAiRequest) -> Result<(), ApiError> {
+    if let Some(temperature) = request.temperature.filter(|t| *t < 0.0 || !t.is_finite()) {
+        let message = format!("temperature is {temperature}, allowed is 0 or more");
+        return Err(ApiError::field("temperature", message));
+    }
+    if let Some(top_p) = request.top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
+        let message = format!("top_p is {top_p}, allowed is above 0 to 1");
+        return Err(ApiError::field("top_p", message));
+    }
+    if request.stream_options.is_some() && request.stream != Some(true) {
+        return Err(ApiError::field("stream_options", "stream_options needs stream: true"));
+    }
+    Ok(())
+}
+
+fn max_tokens(app: &App, request: &OpenAiRequest, endpoint: Endpoint) -> Result<Option<u32>, ApiError> {
+    let (field, asked) = match (endpoint, request.max_completion_tokens) {
+        (Endpoint::Chat, Some(tokens)) => ("max_completion_tokens", Some(tokens)),
+        (Endpoint::Chat, None) => ("max_tokens", request.max_tokens),
+        (Endpoint::Completions, _) => ("max_tokens", Some(request.max_tokens.unwrap_or(DEFAULT_COMPLETION))),
+    };
+    let Some(asked) = asked else { return Ok(None) };
+    let tokens = whole(field, asked, 1)?;
+    let context = app.settings.max_model_len;
+    if tokens > context {
+        let message = format!("{field} is {tokens}, more than the context length of {context}");
+        return Err(ApiError::field(field, message));
+    }
+    Ok(Some(tokens))
+}
+
+fn whole(field: &str, value: i64, least: i64) -> Result<u32, ApiError> {
+    match u32::try_from(value) {
+        Ok(number) if value >= least => Ok(number),
+        _ => Err(ApiError::field(field, format!("{field} is {value}, allowed is {least} or more"))),
+    }
+}
+
+/// The rank that a router names.
+fn dp_rank(headers: &HeaderMap) -> Result<Option<u32>, ApiError> {
+    let Some(value) = headers.get("x-data-parallel-rank") else { return Ok(None) };
+    let rank = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    rank.map(Some).ok_or_else(|| ApiError::form("x-data-parallel-rank is not a number of a rank"))
+}
+
+/// The prompts as tokens, each with what an echo says.
+pub fn prompts(
+    app: &App,
+    request: &OpenAiRequest,
+    endpoint: Endpoint,
+) -> Result<Vec<PromptTokens>, ApiError> {
+    let mut prompts = match endpoint {
+        Endpoint::Completions => completion_prompts(app, request)?,
+        Endpoint::Chat => vec![chat_prompt(app, request)?],
+    };
+    if let Some(keep) = request.truncate_prompt_tokens {
+        let keep = match keep {
+            -1 => app.settings.max_model_len as usize - 1,
+            keep => whole("truncate_prompt_tokens", keep, 1)? as usize,
+        };
+        for PromptTokens { tokens: prompt, .. } in &mut prompts {
+            prompt.drain(..prompt.len().saturating_sub(keep));
+        }
+    }
+    let vocabulary = app.tokenizer.vocabulary();
+    for PromptTokens { tokens: prompt, .. } in &prompts {
+        if prompt.is_empty() {
+            return Err(ApiError::field("prompt", "the prompt is empty"));
+        }
+        if let Some(token) = prompt.iter().find(|token| **token >= vocabulary) {
+            let message = format!("token {token} does not exist, the vocabulary has {vocabulary}");
+            return Err(ApiError::field("prompt", message));
+        }
+    }
+    Ok(prompts)
+}
+
+/// The prompts of a completion.
+pub fn completion_prompts(app: &App, request: &OpenAiRequest) -> Result<Vec<PromptTokens>, ApiError> {
+    let text = |text: &String| {
+        let said = app.tokenizer.encode(text);
+        let tokens = app.tokenizer.bos().into_iter().chain(said.iter().copied()).collect();
+        PromptTokens { tokens, echo: said }
+    };
+    let tokens = |tokens: &Vec<u32>| PromptTokens { tokens: tokens.clone(), echo: tokens.clone() };
+    let prompts: Vec<_> = match &request.prompt {
+        None => return Err(ApiError::form("prompt is missing")),
+        Some(Prompt::Text(one)) => vec![text(one)],
+        Some(Prompt::Tokens(one)) => vec![tokens(one)],
+        Some(Prompt::Texts(all)) => all.iter().map(text).collect(),
+        Some(Prompt::TokenLists(all)) => all.iter().map(tokens).collect(),
+    };
+    if prompts.is_empty() || prompts.len() > MOST_PROMPTS {
+        let message = format!("{} prompts, allowed is 1 to {MOST_PROMPTS}", prompts.len());
+        return Err(ApiError::field("prompt", message));
+    }
+    Ok(prompts)
+}
+
+fn chat_prompt(app: &App, request: &OpenAiRequest) -> Result<PromptTokens, ApiError> {
+    let messages = messages(request.messages.as_deref())?;
+    let (generate, go_on) =
+        (request.add_generation_prompt != Some(false), request.continue_final_message == Some(true));
+    if go_on && request.add_generation_prompt == Some(true) {
+        let message = "continue_final_message and add_generation_prompt exclude each other";
+        return Err(ApiError::field("continue_final_message", message));
+    }
+    let prompt = app.template.render(&messages, generate, go_on);
+    let user = messages.iter().rev().find(|message| message.role == "user").or(messages.last());
+    let said = user.map_or("", |message| message.content.as_str());
+    Ok(PromptTokens { tokens: app.tokenizer.encode(&prompt), echo: app.tokenizer.encode(said) })
+}
+
+/// Messages with their parts joined.
+pub fn messages(messages: Option<&[ChatMessage]>) -> Result<Vec<Message>, ApiError> {
+    let Some(messages) = messages else { return Err(ApiError::form("messages is missing")) };
+    if messages.is_empty() {
+        return Err(ApiError::field("messages", "messages is empty"));
+    }
+    let joined = messages.iter().enumerate().map(|(at, message)| {
+        let content = match &message.content {
+            None => String::new(),
+            Some(Content::Text(text)) => text.clone(),
+            Some(Content::Parts(parts)) => {
+                let mut texts = Vec::new();
+                for part in parts {
+                    match (part.kind.as_deref(), &part.text) {
+                        (Some("text" | "input_text" | "output_text") | None, Some(text)) => {
+                            texts.push(text.as_str());
+                        }
+                        (kind, _) => {
+                            let kind = kind.unwrap_or("without a type");
+                            let message = format!("messages[{at}]: a part {kind}, allowed is text");
+                            return Err(ApiError::field("messages", message));
+                        }
+                    }
+                }
+                texts.join("\n")
+            }
+        };
+        let calls = message.tool_calls.as_ref().filter(|calls| !calls.is_null());
+        let content = match calls {
+            None => content,
+            Some(calls) => format!("{content}<tool_call>{calls}</tool_call>"),
+        };
+        Ok(Message { role: message.role.clone(), content })
+    });
+    joined.collect()
+}

@@ -1,0 +1,151 @@
+//! The fields of a request that mean something here. Others are taken and ignored, as vLLM does
+//! (`extra="allow"`), and so are those that steer sampling: what is said is not sampled.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A request to either endpoint.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct OpenAiRequest {
+    /// The model.
+    pub model: Option<String>,
+    /// Completions: what is to be completed.
+    pub prompt: Option<Prompt>,
+    /// Chat: what has been said.
+    pub messages: Option<Vec<ChatMessage>>,
+    /// Choices for each prompt.
+    pub n: Option<u32>,
+    /// Most output tokens.
+    pub max_tokens: Option<i64>,
+    /// The same, newer.
+    pub max_completion_tokens: Option<i64>,
+    /// Fewest output tokens.
+    pub min_tokens: Option<i64>,
+    /// The end-of-sequence token does not end it.
+    pub ignore_eos: Option<bool>,
+    /// Strings that end it.
+    pub stop: Option<OneOrMany>,
+    /// Tokens that end it.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// The stop string is part of the text.
+    pub include_stop_str_in_output: Option<bool>,
+    /// Special tokens give no text.
+    pub skip_special_tokens: Option<bool>,
+    /// Tokens as they come.
+    pub stream: Option<bool>,
+    /// How.
+    pub stream_options: Option<StreamOptions>,
+    /// Completions: how many alternatives; chat: whether.
+    pub logprobs: Option<Value>,
+    /// Chat: how many alternatives.
+    pub top_logprobs: Option<i64>,
+    /// Completions: the prompt is part of the text; chat: the last message is.
+    pub echo: Option<bool>,
+    /// Checked, no more.
+    pub temperature: Option<f64>,
+    /// Checked, no more.
+    pub top_p: Option<f64>,
+    /// Another seed says other words.
+    pub seed: Option<i64>,
+    /// For the engine's priority policy.
+    pub priority: Option<i32>,
+    /// Requests with different salts share no block.
+    pub cache_salt: Option<String>,
+    /// The tokens stand in the answer, too.
+    pub return_token_ids: Option<bool>,
+    /// Name of the request.
+    pub request_id: Option<String>,
+    /// Chat: the prompt ends where the assistant begins.
+    pub add_generation_prompt: Option<bool>,
+    /// Chat: the prompt ends inside the last message.
+    pub continue_final_message: Option<bool>,
+    /// No more of the prompt than its last tokens.
+    pub truncate_prompt_tokens: Option<i64>,
+    /// Refused.
+    pub use_beam_search: Option<bool>,
+    /// Refused.
+    pub suffix: Option<String>,
+    /// Refused, but for text.
+    pub response_format: Option<Value>,
+    /// Refused.
+    pub structured_outputs: Option<Value>,
+}
+
+/// What is to be completed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Prompt {
+    /// One text.
+    Text(String),
+    /// One list of tokens.
+    Tokens(Vec<u32>),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Several lists of tokens.
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// One text or several.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMany {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    /// As a list.
+    pub fn list(&self) -> Vec<String> {
+        match self {
+            OneOrMany::One(text) => vec![text.clone()],
+            OneOrMany::Many(texts) => texts.clone(),
+        }
+    }
+}
+
+/// How a stream looks.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct StreamOptions {
+    /// The last chunk says how many tokens there were.
+    pub include_usage: Option<bool>,
+    /// So does every other.
+    pub continuous_usage_stats: Option<bool>,
+}
+
+/// One message.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ChatMessage {
+    /// Who says it.
+    pub role: String,
+    /// What: a text, or parts.
+    #[serde(default)]
+    pub content: Option<Content>,
+    /// Calls that the assistant made.
+    #[serde(default)]
+    pub tool_calls: Option<Value>,
+}
+
+/// A text, or parts.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Content {
+    /// A text.
+    Text(String),
+    /// Parts, of which only texts can be read here.
+    Parts(Vec<Part>),
+}
+
+/// One part.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Part {
+    /// Its kind.
+    #[serde(rename = "type", default)]
+    pub kind: Option<String>,
+    /// Its text.
+    #[serde(default)]
+    pub text: Option<String>,
+}

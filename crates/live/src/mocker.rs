@@ -1,0 +1,116 @@
+//! `windtunnel mocker`: N workers of a deployment, each with a server on a port of its own, until it is told to
+//! end.
+
+use crate::error::LiveError;
+use crate::http::{App, ServerSettings, server};
+use crate::observer::Observers;
+use crate::text::{BuiltinTokenizer, Reply};
+use crate::worker::{Worker, WorkerOptions};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use windtunnel_config::Deployment;
+
+/// What a mocker is started with.
+#[derive(Clone, Debug)]
+pub struct MockerSettings {
+    /// What serves. Its number of replicas is that of the workers.
+    pub deployment: Deployment,
+    /// Passes take no time.
+    pub no_delay: bool,
+    /// Where the servers listen; worker `i` at `port + i`, or at any port if it is 0.
+    pub host: IpAddr,
+    /// See [`host`](Self::host).
+    pub port: u16,
+    /// How the servers look.
+    pub server: ServerSettings,
+    /// What they say.
+    pub reply: Reply,
+    /// Longest time that requests at work have to end in when the mocker is told to end.
+    pub drain: Duration,
+}
+
+/// Why a mocker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to (SIGTERM), and all requests were served.
+    Drained,
+    /// It was told to (SIGTERM), and requests were cut off.
+    CutOff,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// Runs a mocker until a signal ends it. `ready` is told where the servers listen.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn run(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> Result<Ended, LiveError> {
+    // As many connections as the system allows. What it does not allow, it does not.
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(LiveError::Thread)?;
+    let ended = runtime.block_on(serve(settings, ready));
+    // Connections that are left are cut.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> Result<Ended, LiveError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(LiveError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(LiveError::Signals)?;
+    let (stop, stopped) = watch::channel(false);
+    let mut servers = JoinSet::new();
+    let mut addresses = Vec::new();
+    for (worker, listener) in (0..).zip(listeners(settings)?) {
+        addresses.push(listener.local_addr().map_err(LiveError::Signals)?);
+        let app = app(settings, worker)?;
+        servers.spawn(server::serve(listener, app, stopped.clone()));
+    }
+    drop(stopped);
+    ready(&addresses);
+    tokio::select! {
+        _ = interrupt.recv() => return Ok(Ended::Interrupted),
+        _ = terminate.recv() => {}
+    }
+    let _ = stop.send(true);
+    tokio::select! {
+        done = tokio::time::timeout(settings.drain, async { while servers.join_next().await.is_some() {} }) => {
+            Ok(if done.is_ok() { Ended::Drained } else { Ended::CutOff })
+        }
+        _ = interrupt.recv() => Ok(Ended::Interrupted),
+        _ = terminate.recv() => Ok(Ended::CutOff),
+    }
+}
+
+/// All sockets, before anything else: who cannot have them is told at once.
+fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
+    let workers = settings.deployment.replicas.get();
+    let last = u32::from(settings.port) + workers - 1;
+    if settings.port != 0 && last > u32::from(u16::MAX) {
+        let message =
+            format!("{workers} workers from port {} on reach port {last}, allowed is 65535", settings.port);
+        return Err(LiveError::Settings(message));
+    }
+    (0..workers)
+        .map(|worker| {
+            let offset = if settings.port == 0 { 0 } else { worker as u16 };
+            server::listen(SocketAddr::new(settings.host, settings.port + offset))
+        })
+        .collect()
+}
+
+fn app(settings: &MockerSettings, _worker: u32) -> Result<Arc<App>, LiveError> {
+    let mut observers = |_| Observers::default();
+    let options = WorkerOptions { no_delay: settings.no_delay, kv_events: false, observers: &mut observers };
+    let worker = Worker::start(&settings.deployment, options)?;
+    let tokenizer = Box::new(BuiltinTokenizer::default());
+    Ok(Arc::new(App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone())))
+}
