@@ -31,6 +31,8 @@ pub enum Command {
     Perf(Perf),
     /// Show how the KV blocks of a deployment come about
     Capacity(Capacity),
+    /// Compare predictions with public measurements of real deployments
+    Accuracy(Accuracy),
     /// Print the JSON Schema of the configuration file
     Schema,
 }
@@ -198,6 +200,22 @@ pub enum FittedLaw {
     Linear,
     /// A table by the tokens of a pass (timing.type table).
     Table,
+}
+
+/// Arguments of `accuracy`.
+#[derive(Debug, Args)]
+#[group(id = "measurements", required = true, multiple = true, args = ["capacity"])]
+pub struct Accuracy {
+    /// Measured KV capacities of TensorRT-LLM (CSV: system, model, tp, isl, osl, free_gpu_memory_fraction,
+    /// max_concurrent_sequences)
+    #[arg(long, value_name = "FILE")]
+    pub capacity: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Replace the tables of this document by the new ones
+    #[arg(long, value_name = "FILE")]
+    pub update: Option<PathBuf>,
 }
 
 /// What standard output shows.

@@ -11,8 +11,15 @@ use std::path::Path;
 use tempfile::tempdir;
 
 /// Objects whose keys are defined elsewhere, and values that may be anything.
-const OPAQUE: [&str; 6] =
-    ["config", "rejections", "results[].first.ours", "results[].first.theirs", "summary", "versions"];
+const OPAQUE: [&str; 7] = [
+    "capacity.uncovered",
+    "config",
+    "rejections",
+    "results[].first.ours",
+    "results[].first.theirs",
+    "summary",
+    "versions",
+];
 
 /// The paths of all values below one.
 fn paths(value: &Value, at: &str, found: &mut BTreeSet<String>) {
@@ -131,4 +138,17 @@ fn every_field_of_a_model_is_documented() {
     let parts = |path: &String| found.iter().any(|other| other.starts_with(&format!("{path}.")));
     let found: BTreeSet<String> = found.iter().filter(|path| !parts(path)).cloned().collect();
     assert_eq!(found, documented("models --json"));
+}
+
+#[test]
+fn every_field_of_a_comparison_is_documented() {
+    let folder = tempdir().unwrap();
+    let table = "system,model,tp,isl,osl,free_gpu_memory_fraction,max_concurrent_sequences\n\
+                 h100_sxm,Qwen/Qwen3-32B-FP8,1,2048,2048,0.8,27\n";
+    fs::write(folder.path().join("measured.csv"), table).unwrap();
+    let done = windtunnel(["accuracy", "--json", "--capacity", "measured.csv"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(written(&out(&done)), documented("accuracy --json"));
 }

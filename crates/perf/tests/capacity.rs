@@ -126,6 +126,17 @@ fn budgets_are_those_that_vllm_logs() {
 }
 
 #[test]
+fn the_cache_of_a_small_accelerator_is_off_by_a_twentieth() {
+    // casys-kaist/LLMServingSim, RTX 4090 (24564 MiB), vLLM 0.19.0: 2588 blocks of 16 tokens.
+    let mut case = case("meta-llama/Llama-3.1-8B", "l4", Backend::Vllm);
+    case.accelerator = Accelerator::of_memory(24_564.0 / 1024.0).unwrap();
+    (case.version, case.tokens) = (Some("0.19.0"), 2048);
+    let budget = case.run();
+    assert_eq!(budget.memory_fraction, 0.9);
+    assert!(off(budget.tokens as f64, 41_408.0) < 0.06, "{}", budget.tokens);
+}
+
+#[test]
 fn an_fp8_cache_holds_twice_the_tokens() {
     let sixteen = case("meta-llama/Meta-Llama-3.1-8B", "h200_sxm", Backend::Vllm);
     let mut eight = sixteen.clone();

@@ -1,5 +1,7 @@
-//! Proof of fidelity: the schedulers against traces of the real ones, and times against measured runs.
+//! Proof: the schedulers against traces of the real ones ([`conformance`]), times against measured runs
+//! ([`calibrate`], [`compare`]), predictions against public measurements of many deployments ([`accuracy`]).
 
+pub mod accuracy;
 pub mod calibrate;
 pub mod compare;
 pub mod conformance;

@@ -72,9 +72,10 @@ fn sglang(request: &Request, fraction: f64) -> Taken {
 }
 
 /// The fraction is of what is free after a trial run, and the allocator keeps some of it. What it takes is
-/// known from AISimulate's constants, which were made for it.
+/// known from AISimulate's constants, which were made for it and go with the memory that it takes for an
+/// accelerator's.
 fn trtllm(request: &Request, fraction: f64) -> Taken {
-    let memory = request.accelerator.memory_bytes as f64;
+    let memory = request.accelerator.reference_bytes as f64;
     let weights = weights(request);
     let activations = reference::activations(request);
     let communication = reference::communication(request);
