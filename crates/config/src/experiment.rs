@@ -80,6 +80,8 @@ pub struct Deployment {
     pub kv_bytes_per_token: Option<u64>,
     /// Which worker takes the next request.
     pub router: Policy,
+    /// From a change of a prefix cache to the instant at which the router knows of it.
+    pub kv_event_lag: Nanos,
 }
 
 /// How a model is spread. The timing laws of this version do not depend on it.

@@ -14,7 +14,7 @@ const CALIBRATED: &str = "not supported yet; calibrated timing goes by the check
 const OFFLOAD: &str = "KV cache tiers beyond the accelerator's memory are not supported yet";
 const SPECULATION: &str = "speculative decoding is not supported yet";
 const CONTEXT_PARALLEL: &str = "context parallelism is not supported yet; allowed is 1";
-const KV_ROUTER: &str = "belongs to router.policy kv_router, which is not supported yet; round_robin is";
+const TIERS: &str = "credits KV cache tiers beyond the accelerator's memory, which are not supported yet";
 const RECOMMEND: &str = "belongs to recommend, which is not supported yet; this is a prediction";
 
 /// Keys: path, the values that mean "not used" (as JSON), and why it is refused.
@@ -92,10 +92,9 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.workers.aggregated.timing.forward_model", &["null"], CALIBRATED),
     ("engine.workers.aggregated.timing.fpm_parquet_path", &["null"], CALIBRATED),
     ("engine.workers.aggregated.timing.estimator_config", &["null"], CALIBRATED),
-    ("router.prefill_load_model", &["null", r#"{"type":"none"}"#], KV_ROUTER),
-    ("router.overlap_score_credit", &[], KV_ROUTER),
-    ("router.prefill_load_scale", &[], KV_ROUTER),
-    ("router.temperature", &[], KV_ROUTER),
+    ("router.host_cache_hit_weight", &[], TIERS),
+    ("router.disk_cache_hit_weight", &[], TIERS),
+    ("router.shared_cache_multiplier", &[], TIERS),
 ];
 
 /// Any value that the schema does not allow.
@@ -128,7 +127,11 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("engine.workers.aggregated.timing.speedup_ratio", "0.0", ZERO_SPEEDUP),
     ("engine.workers.aggregated.timing.decode_speedup_ratio", "0", ZERO_SPEEDUP),
     ("engine.workers.aggregated.timing.decode_speedup_ratio", "0.0", ZERO_SPEEDUP),
-    ("router.policy", r#""kv_router""#, "routing by KV cache content is not supported yet; round_robin is"),
+    (
+        "router.prefill_load_model.type",
+        r#""ais""#,
+        "needs AIConfigurator's estimates; type timing takes those of the deployment's own timing",
+    ),
 ];
 
 /// Values that AISimulate refuses together.

@@ -1,8 +1,52 @@
 //! KV events: what enters and leaves a rank's prefix cache, in the order in which the engine would
 //! publish it. Consumers see them when a pass completes, never earlier.
 
-use crate::identity::BlockKey;
+use crate::identity::{BlockKey, KeySpace};
 use crate::request::RequestId;
+
+/// Which changes of its prefix cache a rank keeps as events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvEventScope {
+    /// None.
+    #[default]
+    Off,
+    /// Those of identities that several requests can have: all that a placement policy can make use of.
+    Shared {
+        /// Each is told with the pass that made it. Otherwise passes of a stretch tell theirs when it ends.
+        timed: bool,
+    },
+    /// All, each with the pass that made it.
+    All,
+}
+
+impl KvEventScope {
+    /// Events are kept.
+    pub fn is_on(self) -> bool {
+        self != KvEventScope::Off
+    }
+
+    /// Events are told with their pass, so that passes which make some cannot be told in one go.
+    pub fn is_timed(self) -> bool {
+        matches!(self, KvEventScope::All | KvEventScope::Shared { timed: true })
+    }
+
+    /// The changes of this identity are kept.
+    #[inline]
+    pub(crate) fn tells(self, key: BlockKey) -> bool {
+        match self {
+            KvEventScope::Off => false,
+            KvEventScope::Shared { .. } => key.space() != KeySpace::Private,
+            KvEventScope::All => true,
+        }
+    }
+}
+
+impl From<bool> for KvEventScope {
+    /// All, or none.
+    fn from(on: bool) -> KvEventScope {
+        if on { KvEventScope::All } else { KvEventScope::Off }
+    }
+}
 
 /// One change of the prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +127,12 @@ impl KvEvents {
         self.entries.is_empty()
     }
 
+    /// Takes over the events of `other`, behind its own.
+    pub fn append(&mut self, other: &KvEvents) {
+        self.entries.extend_from_slice(&other.entries);
+        self.keys.extend_from_slice(&other.keys);
+    }
+
     /// The events in order.
     pub fn iter(&self) -> impl Iterator<Item = KvEvent<'_>> {
         let (mut at, mut next) = (0, 0usize);
@@ -111,7 +161,8 @@ impl KvEvents {
         })
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Forgets them.
+    pub fn clear(&mut self) {
         self.entries.clear();
         self.joined = 0;
         self.keys.clear();

@@ -55,14 +55,17 @@ impl BlockKey {
 
 /// Keys with consecutive numbers of one space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeyRun {
-    pub(crate) first: BlockKey,
-    pub(crate) count: u32,
+pub struct KeyRun {
+    /// The first of them.
+    pub first: BlockKey,
+    /// How many they are.
+    pub count: u32,
 }
 
 impl KeyRun {
+    /// The key at a place of the run.
     #[inline]
-    pub(crate) fn key(self, at: u32) -> BlockKey {
+    pub fn key(self, at: u32) -> BlockKey {
         BlockKey(self.first.0 + u64::from(at))
     }
 
@@ -179,6 +182,37 @@ impl Keys {
         if next < blocks.end {
             let value = self.private_base + u64::from(next - self.first_private);
             take(KeyRun { first: BlockKey::new(1, value), count: blocks.end - next });
+        }
+    }
+}
+
+/// Gives `take` the keys of the whole blocks of a prompt that other requests may have too, in runs, until it says
+/// false: those that [`Keys`] gives, for who only asks what is there.
+pub fn shared_prompt_keys(request: &Request, block_size: u32, mut take: impl FnMut(KeyRun) -> bool) {
+    let whole = request.prompt_tokens / block_size;
+    let (scope, prompt) = match &request.content {
+        Content::Private => return,
+        Content::Tokens(tokens) => (0, tokens),
+        Content::Scoped { scope, tokens } => (*scope, tokens),
+        Content::Prefixes { ids, id_tokens } => {
+            let grid = Grid::new(*id_tokens, block_size);
+            let mut next = 0;
+            while next < whole {
+                let run = grid.run(ids, next..whole, block_size);
+                next += run.count;
+                if !take(run) {
+                    return;
+                }
+            }
+            return;
+        }
+    };
+    let mut made = Vec::with_capacity(whole as usize);
+    for _ in 0..whole {
+        let first = hash_block(scope, prompt, None, &made, block_size);
+        made.push(first);
+        if !take(KeyRun { first, count: 1 }) {
+            return;
         }
     }
 }
@@ -309,6 +343,32 @@ mod tests {
             all.sort();
             all.dedup();
             assert_eq!(all.len(), whole as usize, "no two blocks of a prompt share a key");
+        }
+    }
+
+    #[test]
+    fn a_prompt_tells_the_keys_that_its_blocks_will_have() {
+        let contents = [
+            (70, Content::Private),
+            (70, Content::Prefixes { ids: vec![3, 4, 9, 10, 11].into(), id_tokens: 16 }),
+            (70, Content::Prefixes { ids: vec![0, 7].into(), id_tokens: 48 }),
+            (70, Content::Tokens((0..70).collect())),
+            (70, Content::Scoped { scope: 5, tokens: (0..70).collect() }),
+        ];
+        for (prompt_tokens, content) in contents {
+            for block_size in [1, 8, 12, 16, 64, 128] {
+                let mut request = request(prompt_tokens, content.clone());
+                let mut told = Vec::new();
+                shared_prompt_keys(&request, block_size, |run| {
+                    told.extend((0..run.count).map(|at| run.key(at)));
+                    true
+                });
+                let whole = prompt_tokens / block_size;
+                let mut keys = Keys::new(&mut request, block_size, &mut 0);
+                let mut all = Vec::new();
+                keys.extend(0..whole.min(keys.shared()), None, &mut all);
+                assert_eq!(told, all, "{block_size} {content:?}");
+            }
         }
     }
 

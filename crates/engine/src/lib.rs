@@ -22,8 +22,9 @@ pub mod trtllm;
 pub mod vllm;
 
 pub use error::ConfigError;
-pub use event::{KvEvent, KvEvents};
-pub use identity::{BlockKey, KeySpace, Keys};
+pub use event::{KvEvent, KvEventScope, KvEvents};
+pub use identity::{BlockKey, KeyRun, KeySpace, Keys, shared_prompt_keys};
+pub use kv::KeyTable;
 pub use nanos::{MAX_NANOS, Nanos};
 pub use pass::{Admission, Chunk, DecodeSet, Finished, KvLoad, Outcome, Scheduled, Shape, Slot, Token};
 pub use rank::{Rank, RankConfig, RankStats, Steady, Stepper};

@@ -1,7 +1,7 @@
 //! One rank of whichever engine: what a driver needs of it, and nothing that only one engine has.
 
 use crate::error::ConfigError;
-use crate::event::KvEvents;
+use crate::event::{KvEventScope, KvEvents};
 use crate::pass::{DecodeSet, Outcome, Scheduled, Slot};
 use crate::request::{Rejection, Request, RequestId};
 use crate::{sglang, trtllm, vllm};
@@ -125,12 +125,24 @@ impl RankConfig {
         }
     }
 
-    /// Whether the events of the prefix cache are kept.
-    pub fn set_kv_events(&mut self, on: bool) {
+    /// Which events of the prefix cache are kept, and how many tokens their blocks have: those of the engine's
+    /// blocks, for SGLang a multiple of its pages.
+    pub fn set_kv_events(&mut self, scope: KvEventScope, block_size: u32) {
         match self {
-            RankConfig::Vllm(config) => config.kv_events = on,
-            RankConfig::Sglang(config) => config.kv_events = on,
-            RankConfig::Trtllm(config) => config.kv_events = on,
+            RankConfig::Vllm(config) => config.kv_events = scope,
+            RankConfig::Sglang(config) => {
+                (config.kv_events, config.kv_event_tokens) = (scope, block_size);
+            }
+            RankConfig::Trtllm(config) => config.kv_events = scope,
+        }
+    }
+
+    /// Tokens of a block, or page.
+    pub fn block_size(&self) -> u32 {
+        match self {
+            RankConfig::Vllm(config) => config.block_size,
+            RankConfig::Sglang(config) => config.page_size,
+            RankConfig::Trtllm(config) => config.block_size,
         }
     }
 }
@@ -238,6 +250,11 @@ impl Rank {
     /// The stretch of steady passes that begins with the next `schedule`, if there is one.
     pub fn steady(&self) -> Option<Steady> {
         each!(self, rank => rank.steady())
+    }
+
+    /// Of the passes of that stretch, the first ones that certainly make no event.
+    pub fn quiet(&self, steady: &Steady) -> u64 {
+        each!(self, rank => rank.quiet(steady))
     }
 
     /// Passes `passes` of the stretch that [`steady`](Self::steady) promised: as many `schedule` calls

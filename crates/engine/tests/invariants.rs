@@ -12,7 +12,7 @@ use support::plan::{Case, ContentPlan, Event, Plan, case};
 use support::runner::runner;
 use support::world::{Tally, World};
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, Rank};
-use windtunnel_engine::{Content, HandOff, Nanos, OutputPlan, Request, RequestId, Stepper};
+use windtunnel_engine::{Content, HandOff, KvEventScope, Nanos, OutputPlan, Request, RequestId, Stepper};
 
 #[test]
 fn random_workloads_keep_every_invariant() {
@@ -107,7 +107,7 @@ fn places_where_the_fast_stepper_once_differed() {
         long_prefill_token_threshold_adaptive: true,
         max_num_batched_tokens: 4,
         max_num_seqs: 3,
-        kv_events: true,
+        kv_events: KvEventScope::All,
         ..Config::new(6, 3, 13)
     };
     let mut steps: Vec<Step> = [(1, 3), (1, 1), (10, 1), (12, 1), (2, 4), (1, 6), (1, 3)]

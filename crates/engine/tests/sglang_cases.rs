@@ -41,11 +41,11 @@ mod support;
 use std::collections::BTreeSet;
 use support::bench::{Pass, SglangBench as Bench, prompt, request};
 use windtunnel_engine::sglang::{Config, Mode, Policy};
-use windtunnel_engine::{FinishReason, KvEvent, OutputPlan, Rejection, Request};
+use windtunnel_engine::{FinishReason, KvEvent, KvEventScope, OutputPlan, Rejection, Request};
 
 /// Settings of a small synchronous rank, whose limits do not bind.
 fn small(pool: u32, page: u32) -> Config {
-    Config { overlap: false, kv_events: true, ..Config::new(pool, page, 100_000) }
+    Config { overlap: false, kv_events: KvEventScope::All, ..Config::new(pool, page, 100_000) }
 }
 
 /// The same, reserving one output token of each request and nothing for those that run: it admits more than

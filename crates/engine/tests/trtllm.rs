@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use support::bench::{prompt, request};
 use windtunnel_engine::trtllm::{CapacityPolicy, Config, FullHit, Rank};
 use windtunnel_engine::{
-    Chunk, DecodeSet, FinishReason, KvEvent, OutputPlan, RankConfig, Rejection, Request, RequestId, Slot,
-    Stepper,
+    Chunk, DecodeSet, FinishReason, KvEvent, KvEventScope, OutputPlan, RankConfig, Rejection, Request,
+    RequestId, Slot, Stepper,
 };
 
 /// What one pass did, requests by number.
@@ -32,7 +32,7 @@ struct Bench {
 
 /// Settings of a small rank without overlap, with limits that do not bind.
 fn small(num_blocks: u32, block_size: u32) -> Config {
-    Config { overlap: false, kv_events: true, ..Config::new(num_blocks, block_size, 100_000) }
+    Config { overlap: false, kv_events: KvEventScope::All, ..Config::new(num_blocks, block_size, 100_000) }
 }
 
 impl Bench {
@@ -483,7 +483,7 @@ fn a_skipped_prompt_can_shut_in_one_that_has_begun() {
 /// and elsewhere when the first request does.
 #[test]
 fn stretches_reach_to_the_next_block_or_end() {
-    let (mut rank, mut silent) = (decoding(true), decoding(false));
+    let (mut rank, mut silent) = (decoding(KvEventScope::All), decoding(KvEventScope::Off));
     let steady = rank.steady().expect("nothing is told until the next block");
     assert_eq!((steady.passes, steady.decode.count), (29, 8));
     rank.advance_steady(29);
@@ -495,7 +495,7 @@ fn stretches_reach_to_the_next_block_or_end() {
     assert_eq!(silent.stats().used_blocks, 8 * (32u32 + 498).div_ceil(32));
 }
 
-fn decoding(kv_events: bool) -> Rank {
+fn decoding(kv_events: KvEventScope) -> Rank {
     let config = Config { overlap: true, kv_events, ..small(1000, 32) };
     let mut rank = Rank::new(config, Stepper::Fast).unwrap();
     for _ in 0..8 {

@@ -40,7 +40,7 @@ impl Placement {
     /// The rank of a request that arrives at `now`.
     pub(crate) fn pick(&mut self, now: Nanos, unfinished: impl Fn(u32) -> u64) -> u32 {
         match &mut self.policy {
-            Chooser::RoundRobin(turn) => turn.pick(self.ranks),
+            Chooser::RoundRobin(turn) => turn.next_of(self.ranks),
             Chooser::Vllm(balancer) => balancer.pick(now, unfinished),
         }
     }

@@ -59,7 +59,8 @@ impl Worker {
         let ranks = deployment.ranks.get();
         let ranks_per_group = if deployment.barrier { ranks } else { 1 };
         let mut engine = deployment.engine.clone();
-        engine.set_kv_events(options.kv_events);
+        let block_size = engine.block_size();
+        engine.set_kv_events(options.kv_events.into(), block_size);
         let mut of_a_rank = engine.clone();
         let several = ranks_per_group > 1;
         let prefill_interval = if several { u64::from(of_a_rank.take_prefill_interval()) } else { 1 };

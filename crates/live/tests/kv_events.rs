@@ -33,7 +33,7 @@ fn vllm_rank(settings: &Settings, stepper: Stepper) -> Rank {
     config.max_num_batched_tokens = settings.max_num_batched_tokens.unwrap_or(2048);
     config.async_scheduling = settings.async_scheduling;
     config.prefix_caching = settings.enable_prefix_caching.unwrap_or(true);
-    config.kv_events = true;
+    config.kv_events = true.into();
     Rank::Vllm(Box::new(vllm::Rank::new(config, stepper).unwrap()))
 }
 
@@ -83,7 +83,7 @@ fn sglang_rank(settings: &Settings, stepper: Stepper) -> Rank {
     config.chunked_prefill_size = Some(settings.chunked_prefill_size.unwrap_or(8192));
     config.mixed_chunk = settings.enable_mixed_chunk;
     config.overlap = !settings.disable_overlap.unwrap_or(true);
-    config.kv_events = true;
+    config.kv_events = true.into();
     config.refuse_unservable = false;
     Rank::Sglang(Box::new(sglang::Rank::new(config, stepper).unwrap()))
 }

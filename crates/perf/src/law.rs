@@ -154,6 +154,14 @@ impl Law {
         }
     }
 
+    /// The decode term never becomes smaller while contexts grow. Of what was measured nobody can say so.
+    pub(crate) fn grows(&self) -> bool {
+        match self {
+            Law::Fixed(_) | Law::Linear(_) | Law::Polynomial(_) => true,
+            Law::Profile(_) | Law::Table(_) | Law::Calibrated(_) => false,
+        }
+    }
+
     /// The decode term, 0 when nothing decodes.
     #[inline]
     pub(crate) fn decode_ms(&self, decode: &DecodeSet, outside: &Outside) -> f64 {

@@ -156,6 +156,15 @@ impl TimingModel {
         self.law.ignores_growth(&decode).then(|| self.pass_duration(&shape))
     }
 
+    /// A time below which no pass of these decodes lies, now or when their contexts have grown.
+    pub fn least_duration(&self, decode: DecodeSet) -> Nanos {
+        if !self.law.grows() {
+            return Nanos::ZERO;
+        }
+        // One off, for the roundings.
+        Nanos(self.pass_duration(&Shape { prefill: &[], decode }).0.saturating_sub(1))
+    }
+
     /// Which of the passes asked for lay outside of what was measured.
     pub fn outside(&self) -> &Outside {
         &self.outside

@@ -65,6 +65,13 @@ pub(crate) struct Counts {
     pub output_tokens: u64,
     pub reused_tokens: u64,
     pub first_admission_reused_tokens: u64,
+    /// What the router knew of prompts, where it looked: all their tokens, those cached where it sent them, and
+    /// where most were.
+    pub routed: [u64; 3],
+    /// Completed requests that the router held back.
+    pub held: u64,
+    /// For how long, in nanoseconds.
+    pub held_time: u128,
     /// Completed requests whose engine cut their outputs before it began, and that gave fewer for it.
     pub cut: u64,
     pub good: u64,
@@ -103,6 +110,13 @@ impl Collector {
         counts.output_tokens += u64::from(request.output_tokens);
         counts.reused_tokens += u64::from(request.reused_prompt_tokens());
         counts.first_admission_reused_tokens += u64::from(request.first_admission_reused_prompt_tokens());
+        if let Some(routing) = request.routing {
+            let known = [request.input_tokens, routing.overlap, routing.best_overlap];
+            counts.routed.iter_mut().zip(known).for_each(|(sum, tokens)| *sum += u64::from(tokens));
+        }
+        let held = request.dispatched.since(request.arrival);
+        counts.held += u64::from(held > Nanos::ZERO);
+        counts.held_time += u128::from(held.0);
         counts.last_completed = counts.last_completed.max(Some(request.terminal));
         counts.cut += u64::from(
             request.finish_reason == FinishReason::Length
@@ -172,6 +186,9 @@ impl Counts {
         self.output_tokens += other.output_tokens;
         self.reused_tokens += other.reused_tokens;
         self.first_admission_reused_tokens += other.first_admission_reused_tokens;
+        self.routed.iter_mut().zip(other.routed).for_each(|(sum, tokens)| *sum += tokens);
+        self.held += other.held;
+        self.held_time += other.held_time;
         self.cut += other.cut;
         self.good += other.good;
         self.good_output_tokens += other.good_output_tokens;

@@ -37,7 +37,7 @@ pub use numbers::short;
 pub use output::{FileName, OutputDir, OutputFile};
 pub use percentile::PercentileMethod;
 pub use rank::{RankRow, Role};
-pub use record::{Refusal, RequestRecord};
+pub use record::{Refusal, RequestRecord, Routing};
 pub use report::{CapacityRow, Pool, Report, RunEnd};
 pub use sla::Sla;
 pub use summary::{Number, Summary};

@@ -6,6 +6,22 @@
 
 use windtunnel_engine::{FinishReason, Nanos, Rejection, RequestId};
 
+/// What the router thought to be cached of a prompt when it placed the request, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// Where it sent it.
+    pub overlap: u32,
+    /// Where most of it was.
+    pub best_overlap: u32,
+}
+
+impl Routing {
+    /// What another place had more.
+    pub fn regret(&self) -> u32 {
+        self.best_overlap - self.overlap
+    }
+}
+
 /// A request that reached an engine and has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestRecord {
@@ -19,6 +35,8 @@ pub struct RequestRecord {
     pub rank: u32,
     /// The worker that computed its prompt, where that is another one.
     pub prefill_worker: Option<u32>,
+    /// What the router knew of its prompt, if it looked.
+    pub routing: Option<Routing>,
     /// When the client sent it. In a closed loop: when its seat became free.
     pub arrival: Nanos,
     /// When the router placed it.

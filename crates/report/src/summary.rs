@@ -125,6 +125,7 @@ impl Summary {
         summary.requests_and_rates(&all, run);
         summary.provisioning(run);
         summary.reuse(&all, ranks);
+        summary.routing(&all);
         summary.distributions(all, run);
         summary.passes(ranks);
         summary.put("percentile_method", Number::Word(run.percentiles.as_str()));
@@ -181,6 +182,16 @@ impl Summary {
         );
         let (hits, queries) = (sum(|row| row.prefix_cache_hits), sum(|row| row.prefix_cache_queries));
         self.put("prefix_cache_hit_rate", part(hits, queries));
+    }
+
+    fn routing(&mut self, all: &Collector) {
+        let c = &all.counts;
+        let [tokens, overlap, best] = c.routed;
+        self.put("router_overlap_ratio", part(overlap, tokens));
+        self.put("router_best_overlap_ratio", part(best, tokens));
+        self.put("router_regret_ratio", part(best - overlap, tokens));
+        self.put("router_held_requests", c.held);
+        self.put("mean_router_wait_ms", ratio(c.held_time, u128::from(c.completed) * 1_000_000));
     }
 
     fn distributions(&mut self, all: Collector, run: &RunEnd) {

@@ -1,74 +1,204 @@
 //! Placement policies: which worker takes the next request, and which of its ranks.
 //!
-//! One implementation for virtual and wall-clock time. A policy sees how many workers can take a
-//! request; what a worker is, and what it holds, it learns only through its own arguments.
+//! One implementation for virtual and wall-clock time. A policy is a [`Router`]: it is asked at the instant of an
+//! arrival, sees the request, may ask for the loads of the workers, and is told what it has said that it needs
+//! (see [`Needs`]). What a worker is, and what it holds, it learns only through its own arguments. It reads no
+//! clock, and what it leaves to chance comes from a seed.
+//!
+//! A new policy: a type that implements [`Router`], a variant of [`Policy`] that names it, holds its settings,
+//! says what it needs and makes it. Driver and configuration know policies only by these.
 
 mod balancer;
+mod cache_aware;
 mod coordinator;
+mod draw;
+mod holders;
+mod kv_router;
+mod load;
+mod policy;
+mod prefix_hash;
+mod queue;
+mod round_robin;
+mod scorers;
+mod session;
+#[cfg(test)]
+mod testing;
+mod tracker;
 
 pub use balancer::VllmBalancer;
+pub use cache_aware::{CacheAware, CacheAwareSettings};
 pub use coordinator::{GroupStep, LoadReport, RankLoad};
+pub use holders::{Holders, Overlaps};
+pub use kv_router::{Floor, KvRouter, KvRouterSettings, PrefillTime};
+pub use load::{LeastKv, LeastRequests, PowerOfTwo, Random};
+pub use policy::Policy;
+pub use prefix_hash::{PrefixHash, PrefixHashSettings};
+pub use queue::{QueuePolicy, QueueSettings};
+pub use round_robin::RoundRobin;
+pub use scorers::{Scorer, ScorerKind, WeightedScorers};
+pub use session::SessionAffinity;
 
 use std::num::NonZeroU32;
+use windtunnel_engine::{KvEvents, Nanos, Request, RequestId};
 
-/// The policies there are.
+/// What a worker has to do at the instant of an arrival: the sums over its ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// Every worker in turn.
-    #[default]
-    RoundRobin,
+pub struct WorkerLoad {
+    /// Requests that have not ended, running or waiting.
+    pub unfinished: u64,
+    /// Requests in the running lists.
+    pub running: u64,
+    /// Requests in the waiting queues.
+    pub waiting: u64,
+    /// KV blocks with an owner.
+    pub used_blocks: u64,
+    /// KV blocks that can hold tokens.
+    pub usable_blocks: u64,
 }
 
-impl Policy {
-    /// Its name in configuration files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::RoundRobin => "round_robin",
-        }
+/// The workers that can take a request, as they are when it arrives. Their loads are worked out when a policy
+/// asks, so that one that asks for two of them costs no more than two.
+pub trait Workers {
+    /// How many there are.
+    fn count(&self) -> NonZeroU32;
+
+    /// What `worker`, below [`count`](Workers::count), has to do.
+    fn load(&mut self, worker: u32) -> WorkerLoad;
+}
+
+/// Workers of which nothing is known but their number, for policies that never ask for more.
+impl Workers for NonZeroU32 {
+    fn count(&self) -> NonZeroU32 {
+        *self
+    }
+
+    fn load(&mut self, _: u32) -> WorkerLoad {
+        WorkerLoad::default()
     }
 }
 
-/// Takes workers, or the ranks of one, in turn, beginning with the first.
+/// The ranks behind a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fleet {
+    /// Workers.
+    pub workers: NonZeroU32,
+    /// Data-parallel ranks of each.
+    pub ranks: NonZeroU32,
+}
+
+impl Fleet {
+    /// All ranks: rank r of worker w is number w · ranks + r.
+    pub fn size(self) -> u32 {
+        self.workers.get() * self.ranks.get()
+    }
+}
+
+/// A request that has come and wants a place.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'a> {
+    /// The request.
+    pub request: &'a Request,
+    /// The conversation that it belongs to, if it says so.
+    pub session: Option<&'a str>,
+    /// The rank of its worker that it names.
+    pub dp_rank: Option<u32>,
+    /// When.
+    pub now: Nanos,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The worker.
+    pub worker: u32,
+    /// Its rank, if the policy chooses that too.
+    pub rank: Option<u32>,
+    /// What the policy knew of its prompt.
+    pub record: Option<RoutingRecord>,
+}
+
+impl Choice {
+    /// A worker, and whichever of its ranks.
+    pub fn worker(worker: u32) -> Choice {
+        Choice { worker, rank: None, record: None }
+    }
+}
+
+/// How much of a prompt a policy thought to be cached when it placed the request. In tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoundRobin {
-    next: u32,
+pub struct RoutingRecord {
+    /// On the rank, or worker, that was chosen.
+    pub overlap_tokens: u32,
+    /// On that which has most of it.
+    pub best_overlap_tokens: u32,
 }
 
-impl RoundRobin {
-    /// A turn that begins with worker 0.
-    pub fn new() -> RoundRobin {
-        RoundRobin::default()
+/// The answer of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The request goes there at once.
+    To(Choice),
+    /// The router keeps it until [`Router::release`] names it.
+    Held,
+}
+
+/// What becomes known of a rank.
+#[derive(Clone, Copy, Debug)]
+pub enum News<'a> {
+    /// A request has its first token: its prompt is computed.
+    FirstToken(RequestId),
+    /// A request has ended, or was refused.
+    Ended(RequestId),
+    /// The prefix cache has changed.
+    Cache(&'a KvEvents),
+}
+
+/// What a policy has to be told, or asks for. What nobody needs is not worked out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// It asks for the loads of workers.
+    pub loads: bool,
+    /// It is told of first tokens and ends.
+    pub progress: bool,
+    /// It is told of changes of the prefix caches: of identities that several requests can have, in blocks of
+    /// this many tokens.
+    pub cache: Option<u32>,
+    /// It may hold requests back.
+    pub holds: bool,
+}
+
+impl Needs {
+    /// It knows nothing of the workers. What one worker does then never depends on another.
+    pub fn is_nothing(self) -> bool {
+        self == Needs::default()
     }
 
-    /// The place, among `workers` that can take a request, of the one that takes the next. When the
-    /// number shrinks below the place whose turn it is, the turn begins again at 0.
-    pub fn pick(&mut self, workers: NonZeroU32) -> u32 {
-        let place = if self.next < workers.get() { self.next } else { 0 };
-        self.next = place + 1;
-        place
+    /// It has to be told something.
+    pub fn news(self) -> bool {
+        self.progress || self.cache.is_some()
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A placement policy at work.
+pub trait Router: Send {
+    /// Where a request that has just come goes. Everything that was to be told up to then has been.
+    fn route(&mut self, incoming: &Incoming<'_>, workers: &mut dyn Workers) -> Verdict;
 
-    fn picks(router: &mut RoundRobin, workers: u32, times: usize) -> Vec<u32> {
-        let workers = NonZeroU32::new(workers).unwrap();
-        (0..times).map(|_| router.pick(workers)).collect()
+    /// Something became known of a rank, numbered as [`Fleet::size`] says, at `time`: what each rank tells comes
+    /// in order of time.
+    fn tell(&mut self, rank: u32, time: Nanos, news: News<'_>) {
+        let _ = (rank, time, news);
     }
 
-    #[test]
-    fn workers_take_turns_from_the_first() {
-        assert_eq!(picks(&mut RoundRobin::new(), 3, 7), [0, 1, 2, 0, 1, 2, 0]);
-        assert_eq!(picks(&mut RoundRobin::new(), 1, 3), [0, 0, 0]);
+    /// A request that was held back and goes now, and where. To be called until there is none, whenever
+    /// something was told.
+    fn release(&mut self, now: Nanos) -> Option<(RequestId, Choice)> {
+        let _ = now;
+        None
     }
 
-    #[test]
-    fn the_turn_survives_a_change_of_the_number_of_workers() {
-        let mut router = RoundRobin::new();
-        assert_eq!(picks(&mut router, 4, 3), [0, 1, 2]);
-        assert_eq!(picks(&mut router, 2, 3), [0, 1, 0]);
-        assert_eq!(picks(&mut router, 4, 4), [1, 2, 3, 0]);
+    /// It holds requests back.
+    fn is_holding(&self) -> bool {
+        false
     }
 }

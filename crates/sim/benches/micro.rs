@@ -144,7 +144,7 @@ fn admission_with_eviction(bencher: Bencher, engine: &str) {
 fn router_pick(bencher: Bencher) {
     let mut router = RoundRobin::new();
     let workers = NonZeroU32::new(1000).expect("not zero");
-    bencher.bench_local(|| black_box(router.pick(workers)));
+    bencher.bench_local(|| black_box(router.next_of(workers)));
 }
 
 /// How long a decode pass takes.

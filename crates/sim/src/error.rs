@@ -70,6 +70,17 @@ pub enum SimError {
         /// How long the pass takes.
         duration: Nanos,
     },
+    /// The event log tells of the engine's blocks, and the router needs others.
+    #[error(
+        "event log: the engine tells of blocks of {engine} tokens, and the router looks at blocks of {router}, so \
+         there is no log with this router (try router.block_size: {engine})"
+    )]
+    EventBlocks {
+        /// Tokens of the engine's blocks.
+        engine: u32,
+        /// Tokens of the router's.
+        router: u32,
+    },
     /// The event log cannot be written.
     #[error("event log: {0}")]
     Events(#[source] std::io::Error),

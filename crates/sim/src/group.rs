@@ -5,7 +5,8 @@
 //! sends it requests, and up to when it may run, the run decides; it tells the run when it next does
 //! something.
 
-use crate::lane::Lane;
+use crate::lane::{Lane, Sending};
+use crate::news::Telling;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Placement};
@@ -13,7 +14,6 @@ use windtunnel_engine::{ConfigError, DecodeSet, MAX_NANOS, Nanos, Shape, Stepper
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, CollectorOptions, Refusal};
 use windtunnel_router::{GroupStep, LoadReport};
-use windtunnel_traffic::Arrival;
 
 /// What every group of a run is made with.
 #[derive(Clone)]
@@ -21,6 +21,7 @@ pub(crate) struct GroupOptions {
     pub(crate) stepper: Stepper,
     pub(crate) collector: CollectorOptions,
     pub(crate) log_events: bool,
+    pub(crate) telling: Telling,
     pub(crate) interrupt: Arc<AtomicBool>,
 }
 
@@ -51,6 +52,8 @@ pub(crate) struct Group<L> {
     /// Stops the run: raised from outside, or here when a pass would end beyond all time.
     interrupt: Arc<AtomicBool>,
     endless: Option<Nanos>,
+    /// The router may hold requests back, and lets them go when others get on.
+    attentive: bool,
     /// Scratch: the lanes that take part in a stretch.
     stretch: Vec<Strider>,
 }
@@ -104,7 +107,7 @@ impl<L: Lanes> Group<L> {
         let mut config = deployment.engine.clone();
         let prefill_interval = if ranks > 1 { u64::from(config.take_prefill_interval()) } else { 1 };
         let depth = config.depth();
-        let lane = |index| Lane::new(worker, index, config.clone(), options.stepper, options.log_events);
+        let lane = |index| Lane::new(worker, index, config.clone(), options);
         let reports = deployment.ranks.get() > 1 && deployment.placement == Placement::VllmBalancer;
         Ok(Group {
             worker,
@@ -123,6 +126,7 @@ impl<L: Lanes> Group<L> {
             reports: reports.then(Vec::new),
             interrupt: options.interrupt.clone(),
             endless: None,
+            attentive: deployment.router.needs().holds,
             stretch: Vec::new(),
         })
     }
@@ -147,9 +151,9 @@ impl<L: Lanes> Group<L> {
 
     /// Hands over a request to the lane `lane` at `now`, to which the group has been advanced. A refused
     /// request is recorded and has ended.
-    pub(crate) fn submit(&mut self, lane: usize, arrival: Arrival, now: Nanos) {
+    pub(crate) fn submit(&mut self, lane: usize, sending: Sending, now: Nanos) {
         self.now = now;
-        if !self.lanes.as_mut()[lane].submit(arrival, now, &mut self.collector) {
+        if !self.lanes.as_mut()[lane].submit(sending, now, &mut self.collector) {
             self.ended += 1;
             return;
         }
@@ -163,12 +167,16 @@ impl<L: Lanes> Group<L> {
     pub(crate) fn refuse(&mut self, refusal: &Refusal) {
         self.now = refusal.refused;
         self.collector.rejected(refusal);
+        if let Some(news) = self.lanes.as_mut()[0].news() {
+            news.ended(refusal.refused, refusal.id);
+        }
         self.ended += 1;
     }
 
     /// Runs up to `horizon`: completes the passes that end by then, and schedules those whose instant
-    /// lies before it, for at that instant others may still have something to say. Returns early after
-    /// a pass with which a request ended if `until_end` is set, and when the run is interrupted.
+    /// lies before it, for at that instant others may still have something to say. Returns early when the run is
+    /// interrupted, and if `until_end` is set after a pass with which a request ended, or got on in a way that
+    /// the router waits for.
     pub(crate) fn run_until(&mut self, horizon: Nanos, until_end: bool) {
         while !self.interrupt.load(Ordering::Relaxed) {
             match self.due {
@@ -182,7 +190,7 @@ impl<L: Lanes> Group<L> {
                 None => match self.next_end() {
                     Some(end) if end <= horizon => {
                         self.complete(end);
-                        if until_end && self.ended > 0 {
+                        if until_end && (self.ended > 0 || self.has_awaited_news()) {
                             return;
                         }
                     }
@@ -300,6 +308,7 @@ impl<L: Lanes> Group<L> {
             lane.row.busy += now.since(first_start);
             lane.next_pass += passes;
             lane.last_end = now;
+            lane.hear_stretch(now);
         }
         self.lanes.as_mut().iter_mut().for_each(|lane| {
             if let Some(pass) = lane.flying.front_mut() {
@@ -409,6 +418,43 @@ impl<L: Lanes> Group<L> {
             }
         }
         (!self.stretch.is_empty()).then_some(most)
+    }
+
+    /// An instant before which it has nothing to tell the router that it has not told.
+    pub(crate) fn next_news(&self) -> Nanos {
+        if self.lanes.as_ref().iter().any(Lane::has_untold_news) {
+            return self.now;
+        }
+        let on_the_way = self.lanes.as_ref().iter().map(Lane::next_known_news).min();
+        self.next_observable().min(on_the_way.unwrap_or(Nanos::NEVER))
+    }
+
+    /// An instant before which no request gets its first token or ends, and no event is made.
+    fn next_observable(&self) -> Nanos {
+        let Some(due) = self.due else { return self.next_end().unwrap_or(Nanos::NEVER) };
+        let next_end = self.next_end();
+        let mut duration = Nanos::ZERO;
+        let mut quiet = u64::MAX;
+        for lane in self.lanes.as_ref() {
+            match lane.steady() {
+                Some(steady) => {
+                    quiet = quiet.min(lane.rank.quiet(&steady));
+                    duration = duration.max(self.timing.least_duration(steady.decode));
+                }
+                None if self.lanes.as_ref().len() > 1 && lane.is_idle() => {}
+                None => return next_end.unwrap_or(due),
+            }
+        }
+        if quiet == u64::MAX {
+            return next_end.unwrap_or(due);
+        }
+        // The pass in flight is one of them, where there is one.
+        let begin = if next_end.is_some() { self.busy_until } else { due.max(self.busy_until) };
+        Nanos(begin.0.saturating_add(duration.0.saturating_mul(quiet)).min(MAX_NANOS))
+    }
+
+    fn has_awaited_news(&self) -> bool {
+        self.attentive && self.lanes.as_ref().iter().any(Lane::has_progress)
     }
 
     /// Requests that ended, or were refused, since the last call.

@@ -2,14 +2,16 @@
 //!
 //! A lane does not know when anything is due: its rank group has the clock, and tells it the instants.
 
+use crate::group::GroupOptions;
+use crate::news::NewsBook;
 use crate::observer::EventBuffer;
 use std::collections::VecDeque;
 use windtunnel_engine::{
-    ConfigError, FinishReason, Nanos, Outcome, Rank, RankConfig, RankStats, Scheduled, Steady, Stepper,
+    ConfigError, FinishReason, KvEventScope, Nanos, Outcome, Rank, RankConfig, RankStats, Scheduled, Steady,
 };
 use windtunnel_perf::TimingModel;
-use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role};
-use windtunnel_router::RankLoad;
+use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role, Routing};
+use windtunnel_router::{RankLoad, WorkerLoad};
 use windtunnel_traffic::Arrival;
 
 /// Preemptions without an output token in between, beyond two for each request, after which a run is
@@ -49,6 +51,15 @@ pub(crate) struct Part {
     pub(crate) fatal: bool,
 }
 
+/// A request on its way to a rank.
+pub(crate) struct Sending {
+    pub(crate) arrival: Arrival,
+    /// When it came to the router.
+    pub(crate) came: Nanos,
+    /// What the router knew of its prompt.
+    pub(crate) routing: Option<Routing>,
+}
+
 /// One rank of a group.
 pub(crate) struct Lane {
     pub(crate) rank: Rank,
@@ -61,6 +72,7 @@ pub(crate) struct Lane {
     live: Vec<RequestRecord>,
     pub(crate) row: RankRow,
     events: Option<EventBuffer>,
+    news: Option<NewsBook>,
     /// Preemptions since the last output token.
     fruitless_preemptions: u64,
     /// Running and waiting requests, as told to the balancer last.
@@ -72,36 +84,43 @@ impl Lane {
         worker: u32,
         index: u32,
         mut config: RankConfig,
-        stepper: Stepper,
-        log_events: bool,
+        options: &GroupOptions,
     ) -> Result<Lane, ConfigError> {
-        config.set_kv_events(log_events);
+        let block_size = config.block_size();
+        let (scope, tokens) = options.telling.scope(block_size);
+        let log_events = options.log_events;
+        config.set_kv_events(if log_events { KvEventScope::All } else { scope }, tokens);
         let usable = u64::from(config.usable_blocks());
         Ok(Lane {
             flying: VecDeque::with_capacity(config.depth()),
-            rank: Rank::new(config, stepper)?,
+            rank: Rank::new(config, options.stepper)?,
             last_end: Nanos::ZERO,
             next_pass: 0,
             live: Vec::new(),
             row: RankRow::new(Role::Aggregated, worker, index, usable),
             events: log_events.then(EventBuffer::default),
+            news: options.telling.book(),
             fruitless_preemptions: 0,
             reported: (0, 0),
         })
     }
 
     /// Takes over a request at `now`. False if it was refused, which is entered in `collector`.
-    pub(crate) fn submit(&mut self, arrival: Arrival, now: Nanos, collector: &mut Collector) -> bool {
-        let Arrival { at: _, request, name, dp_rank: _ } = arrival;
+    pub(crate) fn submit(&mut self, sending: Sending, now: Nanos, collector: &mut Collector) -> bool {
+        let Sending { arrival, came, routing } = sending;
+        let Arrival { at: _, request, name, .. } = arrival;
         let (id, input, output) = (request.id, request.prompt_tokens, request.output.max_tokens);
         let (worker, rank) = (self.row.worker, self.row.rank);
         match self.rank.submit(request) {
             Err(reason) => {
+                if let Some(news) = &mut self.news {
+                    news.ended(now, id);
+                }
                 collector.rejected(&Refusal {
                     id,
                     name,
                     placed: Some((worker, rank)),
-                    arrival: now,
+                    arrival: came,
                     refused: now,
                     input_tokens: input,
                     requested_output_tokens: output,
@@ -116,7 +135,8 @@ impl Lane {
                     worker,
                     rank,
                     prefill_worker: None,
-                    arrival: now,
+                    routing,
+                    arrival: came,
                     dispatched: now,
                     first_admit: None,
                     first_token: None,
@@ -197,7 +217,7 @@ impl Lane {
         if outcome.steady_tokens > 0 || !outcome.tokens.is_empty() {
             self.fruitless_preemptions = 0;
         }
-        note_completed(outcome, &mut self.live, now, self.last_end, collector);
+        note_completed(outcome, &mut self.live, now, self.last_end, collector, self.news.as_mut());
         if outcome.beat {
             self.last_end = now;
         }
@@ -206,9 +226,40 @@ impl Lane {
         }
         if let Some(events) = &mut self.events {
             events.published(now, pass.number, self.rank.events());
+        }
+        if let Some(news) = &mut self.news {
+            news.cache_changed(now, self.rank.events());
+        }
+        self.rank.clear_events();
+        ended
+    }
+
+    /// Passes of a stretch were told, the last of which ended at `now`.
+    pub(crate) fn hear_stretch(&mut self, now: Nanos) {
+        if let Some(news) = &mut self.news {
+            news.cache_changed(now, self.rank.events());
             self.rank.clear_events();
         }
-        ended
+    }
+
+    /// What it has to tell the router, if anything ever.
+    pub(crate) fn news(&mut self) -> Option<&mut NewsBook> {
+        self.news.as_mut()
+    }
+
+    /// When the router can know something that is on its way.
+    pub(crate) fn next_known_news(&self) -> Nanos {
+        self.news.as_ref().map_or(Nanos::NEVER, NewsBook::next_known)
+    }
+
+    /// It knows something that the router could know, too.
+    pub(crate) fn has_untold_news(&self) -> bool {
+        self.news.as_ref().is_some_and(NewsBook::has_untold)
+    }
+
+    /// Requests have got on, and the router does not know.
+    pub(crate) fn has_progress(&self) -> bool {
+        self.news.as_ref().is_some_and(NewsBook::has_progress)
     }
 
     /// Nothing to schedule and nothing in flight.
@@ -239,6 +290,16 @@ impl Lane {
             running: counts.0 as u64,
             kv_usage: 1.0 - free / f64::from(stats.usable_blocks),
         })
+    }
+
+    /// Adds what it has to do to the load of its worker.
+    pub(crate) fn add_to(&self, load: &mut WorkerLoad) {
+        let stats = self.rank.stats();
+        load.unfinished += self.rank.unfinished() as u64;
+        load.running += stats.running as u64;
+        load.waiting += stats.waiting as u64;
+        load.used_blocks += u64::from(stats.used_blocks);
+        load.usable_blocks += u64::from(stats.usable_blocks);
     }
 
     pub(crate) fn stats(&self) -> RankStats {
@@ -328,6 +389,7 @@ fn note_completed(
     now: Nanos,
     last_end: Nanos,
     collector: &mut Collector,
+    mut news: Option<&mut NewsBook>,
 ) {
     park(&outcome.parked, live, last_end);
     if outcome.steady_tokens > 0 {
@@ -337,7 +399,12 @@ fn note_completed(
         let record = &mut live[token.slot.0 as usize];
         match record.last_token {
             Some(previous) => collector.gap(now.since(previous), 1),
-            None => record.first_token = Some(now),
+            None => {
+                record.first_token = Some(now);
+                if let Some(news) = &mut news {
+                    news.first_token(now, record.id);
+                }
+            }
         }
         if token.ordinal == 2 {
             record.second_token = Some(now);
@@ -353,5 +420,8 @@ fn note_completed(
         record.finish_reason = finished.reason;
         record.terminal = now;
         collector.finished(record);
+        if let Some(news) = &mut news {
+            news.ended(now, record.id);
+        }
     }
 }

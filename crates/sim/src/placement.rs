@@ -1,13 +1,13 @@
-//! Which rank of its worker takes a request: the one that it names, or one that a policy of the router picks.
+//! Which worker takes a request, and which of its ranks: the one that it names, or one that a policy picks.
 //!
 //! The policies live in the router. Here is what connects them with virtual time: how the ranks of a worker
-//! lie in rank groups, and what the balancer is told of them.
+//! lie in rank groups, what they have to do when a request arrives, and what the balancer is told of them.
 
 use crate::group::{Group, Lanes};
 use std::num::NonZeroU32;
 use windtunnel_config::{Deployment, Placement};
 use windtunnel_engine::{Nanos, Rejection};
-use windtunnel_router::{LoadReport, RoundRobin, VllmBalancer};
+use windtunnel_router::{LoadReport, RoundRobin, VllmBalancer, WorkerLoad, Workers};
 
 /// The policy of one worker.
 enum Policy {
@@ -18,6 +18,39 @@ enum Policy {
 /// Ranks that step together.
 pub(crate) fn ranks_per_group(deployment: &Deployment) -> u32 {
     if deployment.barrier { deployment.ranks.get() } else { 1 }
+}
+
+/// The workers as they are when a request arrives: their passes that end by then have ended, and those that
+/// begin then have not. A group is brought there when its worker is asked for its load, which costs nothing
+/// if it has nothing to do before.
+pub(crate) struct Snapshot<'a, L> {
+    /// By worker and rank.
+    groups: &'a mut [Group<L>],
+    workers: NonZeroU32,
+    now: Nanos,
+}
+
+impl<'a, L: Lanes> Snapshot<'a, L> {
+    pub(crate) fn new(groups: &'a mut [Group<L>], workers: NonZeroU32, now: Nanos) -> Snapshot<'a, L> {
+        Snapshot { groups, workers, now }
+    }
+}
+
+impl<L: Lanes> Workers for Snapshot<'_, L> {
+    fn count(&self) -> NonZeroU32 {
+        self.workers
+    }
+
+    fn load(&mut self, worker: u32) -> WorkerLoad {
+        let per_worker = self.groups.len() / self.workers.get() as usize;
+        let first = worker as usize * per_worker;
+        let mut load = WorkerLoad::default();
+        for group in &mut self.groups[first..first + per_worker] {
+            group.run_until(self.now, false);
+            group.lanes().iter().for_each(|lane| lane.add_to(&mut load));
+        }
+        load
+    }
 }
 
 /// Places requests on the ranks of their worker.
@@ -82,7 +115,7 @@ impl Placer {
     /// Asks the worker's policy. `groups` are those of the worker.
     fn pick(&mut self, worker: u32, now: Nanos, groups: &mut [Group<impl Lanes>]) -> u32 {
         match &mut self.policies[worker as usize] {
-            Policy::RoundRobin(turn) => turn.pick(self.ranks),
+            Policy::RoundRobin(turn) => turn.next_of(self.ranks),
             Policy::Vllm(balancer) => {
                 self.reports.clear();
                 for group in &mut *groups {

@@ -5,9 +5,11 @@
 
 use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes};
-use crate::lane::Lane;
+use crate::lane::{Lane, Sending};
+use crate::news::Telling;
 use crate::observer::{Events, Observer, Telemetry};
 use crate::placement::{Placer, ranks_per_group};
+use crate::routing::Routing;
 use crate::threads::{self, Hands};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,10 +17,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Experiment, Pace, Semantics, Workload};
-use windtunnel_engine::{Nanos, Rejection, Stepper};
+use windtunnel_engine::{ConfigError, Nanos, Rejection, Stepper};
 use windtunnel_perf::Law;
 use windtunnel_report::{CollectorOptions, PercentileMethod, Pool, Refusal, Report, RunEnd, Sla};
-use windtunnel_router::RoundRobin;
+use windtunnel_router::Choice;
 use windtunnel_traffic::{Arrival, Source};
 
 /// How far a run is, for people who wait.
@@ -117,14 +119,15 @@ fn run_once<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Repo
 /// and nobody may look at all of them at once.
 pub fn worker_threads(experiment: &Experiment, observed: bool, allowed: u32) -> u32 {
     let open = experiment.workload.pace == Pace::Arrivals;
-    if open && !observed { allowed.clamp(1, experiment.deployment.replicas.get()) } else { 1 }
+    let apart = experiment.deployment.router.needs().is_nothing();
+    if open && apart && !observed { allowed.clamp(1, experiment.deployment.replicas.get()) } else { 1 }
 }
 
 struct Run<'a, L> {
     deployment: &'a Deployment,
     /// By worker and rank.
     groups: Vec<Group<L>>,
-    router: RoundRobin,
+    routing: Routing,
     placer: Placer,
     observer: Observer<'a>,
     progress: Option<&'a mut dyn FnMut(Progress)>,
@@ -132,6 +135,10 @@ struct Run<'a, L> {
     threads: u32,
     sent: u64,
     cutoff: Nanos,
+    /// Requests come at times of their own.
+    open: bool,
+    /// Groups that were given requests since this was last looked at.
+    placed: Vec<usize>,
     /// Closed loop: when groups next do something. An entry that no longer holds is dropped when seen.
     agenda: BinaryHeap<Reverse<(Nanos, usize)>>,
 }
@@ -147,24 +154,32 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             stepper: options.stepper,
             collector: CollectorOptions { sla, capture: options.capture },
             log_events: options.events.is_some(),
+            telling: Telling::new(deployment.router.needs(), deployment.kv_event_lag),
             interrupt: options.interrupt.clone(),
         };
+        let engine = deployment.engine.block_size();
+        if let Some(router) = deployment.router.needs().cache
+            && options.events.is_some()
+            && router != engine
+        {
+            return Err(SimError::EventBlocks { engine, router });
+        }
         let placer = Placer::new(deployment);
         let ranks = ranks_per_group(deployment);
-        let groups = (0..deployment.replicas.get())
+        let groups: Vec<Group<L>> = (0..deployment.replicas.get())
             .flat_map(|worker| {
                 (0..deployment.ranks.get()).step_by(ranks as usize).map(move |first| (worker, first))
             })
             .map(|(worker, first)| Group::new(worker, first, ranks, deployment, &group_options))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<_, ConfigError>>()?;
         let observer = Observer {
             events: options.events.map(Events::new),
             telemetry: options.telemetry.map(|t| Telemetry::new(t.out, t.interval)),
         };
         Ok(Run {
             deployment,
+            routing: Routing::new(deployment, groups.len()),
             groups,
-            router: RoundRobin::new(),
             placer,
             observer,
             progress: options.progress,
@@ -172,6 +187,8 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             threads: options.threads,
             sent: 0,
             agenda: BinaryHeap::new(),
+            open: experiment.workload.pace == Pace::Arrivals,
+            placed: Vec::new(),
             cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
         })
     }
@@ -184,7 +201,8 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             Pace::Concurrency(seats) => self.closed_loop(&mut source, u64::from(seats.get()))?,
         }
         self.check_interrupt()?;
-        let unfinished: u64 = self.groups.iter().map(|g| g.unfinished() as u64).sum();
+        let in_groups: u64 = self.groups.iter().map(|g| g.unfinished() as u64).sum();
+        let unfinished = in_groups + self.routing.held() as u64;
         if unfinished > 0 && self.cutoff == Nanos::NEVER {
             let stuck = self.groups.iter().find_map(|g| Some((g.worker(), g.stuck()?)));
             if let Some((worker, (rank, requests))) = stuck {
@@ -214,7 +232,9 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
                 break;
             }
             self.observe_before(now)?;
+            self.let_go_before(now)?;
             self.send(arrival, now)?;
+            self.placed.clear();
         }
         let cutoff = self.cutoff;
         while self.busy() {
@@ -222,6 +242,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             if next == Nanos::NEVER || next > cutoff {
                 break;
             }
+            self.let_go_before(Nanos(next.0 + 1))?;
             self.settle(next);
             if !self.busy() && self.groups.iter().all(|g| g.now() < next) {
                 break;
@@ -229,6 +250,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             self.observer.look(&mut self.groups, next)?;
             self.check_interrupt()?;
         }
+        self.let_go_before(Nanos(cutoff.0.saturating_add(1)))?;
         for at in 0..self.groups.len() {
             self.groups[at].run_until(cutoff, false);
             self.tick(cutoff)?;
@@ -239,14 +261,18 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     /// The same, with the workers on several threads.
     fn side_by_side(&mut self, source: &mut Source) -> Result<(), SimError> {
         let (groups, placer) = (&mut self.groups, &mut self.placer);
-        let (router, deployment, cutoff) = (&mut self.router, self.deployment, self.cutoff);
+        let (routing, deployment, cutoff) = (&mut self.routing, self.deployment, self.cutoff);
         let (progress, interrupt, sent) = (&mut self.progress, &self.interrupt, &mut self.sent);
         let workers = (deployment.replicas.get(), self.threads);
         let read = |hands: &mut Hands| {
             for arrival in source {
                 let arrival = arrival?;
                 let now = arrival.at;
-                if now > cutoff || !hands.give(router.pick(deployment.replicas), arrival) {
+                if now > cutoff {
+                    break;
+                }
+                let worker = routing.pick_unseen(&arrival, now);
+                if !hands.give(worker, arrival) {
                     break;
                 }
                 *sent += 1;
@@ -286,10 +312,13 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             for &group in &due {
                 self.groups[group].run_until(ended_at, false);
             }
+            due.iter().for_each(|&group| self.routing.note(&self.groups, group));
+            self.let_go(ended_at);
             let ended: u64 = due.iter().map(|&group| self.groups[group].take_ended()).sum();
-            if ended == 0 {
+            if ended == 0 && self.placed.is_empty() {
                 for &group in &due {
                     self.groups[group].schedule_at(now);
+                    self.routing.note(&self.groups, group);
                 }
             }
             due.into_iter().for_each(|group| self.note_due(group));
@@ -345,28 +374,74 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
 
     /// Sends `seats` requests at `now`, and one more for each that is refused at once.
     fn fill(&mut self, source: &mut Source, mut seats: u64, now: Nanos) -> Result<(), SimError> {
-        while seats > 0 {
+        loop {
+            // Also those that the router has let go.
+            while let Some(group) = self.placed.pop() {
+                seats += self.groups[group].take_ended();
+                self.note_due(group);
+            }
+            if seats == 0 {
+                return Ok(());
+            }
             seats -= 1;
             let Some(arrival) = source.next() else { return Ok(()) };
             let mut arrival = arrival?;
             arrival.request.arrival = now;
-            let group = self.send(arrival, now)?;
-            seats += self.groups[group].take_ended();
-            self.note_due(group);
+            self.send(arrival, now)?;
         }
-        Ok(())
     }
 
-    /// Places a request on a rank, and tells of which group.
-    fn send(&mut self, arrival: Arrival, now: Nanos) -> Result<usize, SimError> {
-        let worker = self.router.pick(self.deployment.replicas);
-        let ignore_eos = self.deployment.ignore_eos;
-        let at = send_to(&mut self.groups, &mut self.placer, ignore_eos, worker, arrival, now);
+    /// Places a request on a rank, unless the router holds it back, after those that it lets go now.
+    fn send(&mut self, arrival: Arrival, now: Nanos) -> Result<(), SimError> {
+        self.let_go(now);
+        if let Some((arrival, choice)) = self.routing.route(&mut self.groups, arrival, now) {
+            self.place(arrival, choice, now);
+        }
         self.sent += 1;
         if self.sent.is_multiple_of(PROGRESS_STEP) {
             self.tick(now)?;
         }
-        Ok(at)
+        Ok(())
+    }
+
+    fn place(&mut self, mut arrival: Arrival, choice: Choice, now: Nanos) {
+        let came = std::mem::replace(&mut arrival.request.arrival, now);
+        arrival.dp_rank = arrival.dp_rank.or(choice.rank);
+        let routing = choice.record.map(|record| windtunnel_report::Routing {
+            overlap: record.overlap_tokens,
+            best_overlap: record.best_overlap_tokens,
+        });
+        let sending = Sending { arrival, came, routing };
+        let ignore_eos = self.deployment.ignore_eos;
+        let at = send_to(&mut self.groups, &mut self.placer, ignore_eos, choice.worker, sending, now);
+        self.routing.note(&self.groups, at);
+        self.placed.push(at);
+    }
+
+    /// Tells the router what is known by `now`, and places the requests that it lets go for that.
+    fn let_go(&mut self, now: Nanos) {
+        while self.routing.catch_up(&mut self.groups, now) {
+            while let Some((arrival, choice)) = self.routing.release(now) {
+                self.place(arrival, choice, now);
+            }
+        }
+    }
+
+    /// While the router holds requests back: lets time pass up to the instant before `before`, from one to the next
+    /// at which somebody has something to tell, and places those whose turn it is then.
+    fn let_go_before(&mut self, before: Nanos) -> Result<(), SimError> {
+        let mut groups = Vec::new();
+        while self.routing.held() > 0 {
+            let Some(now) = self.routing.advance(&mut self.groups, before, &mut groups) else { break };
+            self.let_go(now);
+            self.placed.clear();
+            for &group in &groups {
+                self.groups[group].schedule_at(now);
+                self.routing.note(&self.groups, group);
+            }
+            self.check_interrupt()?;
+        }
+        Ok(())
     }
 
     fn busy(&self) -> bool {
@@ -379,6 +454,9 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             let instant = self.observer.next_instant();
             if instant >= now {
                 return Ok(());
+            }
+            if self.open {
+                self.let_go_before(Nanos(instant.0 + 1))?;
             }
             self.settle(instant);
             self.observer.look(&mut self.groups, instant)?;
@@ -466,34 +544,35 @@ pub(crate) fn send_to<L: Lanes>(
     placer: &mut Placer,
     ignore_eos: bool,
     worker: u32,
-    mut arrival: Arrival,
+    mut sending: Sending,
     now: Nanos,
 ) -> usize {
+    let arrival = &mut sending.arrival;
     arrival.request.output.ignore_eos.get_or_insert(ignore_eos);
     match placer.place(worker, arrival.dp_rank, now, groups) {
         Ok((at, lane)) => {
             let group = &mut groups[at];
             group.run_until(now, false);
-            group.submit(lane, arrival, now);
+            group.submit(lane, sending, now);
             at
         }
         Err((at, reason)) => {
             let group = &mut groups[at];
             group.run_until(now, false);
-            group.refuse(&refusal(arrival, now, reason));
+            group.refuse(&refusal(sending, now, reason));
             at
         }
     }
 }
 
 /// A request that is refused before a rank is asked to take it.
-fn refusal(arrival: Arrival, now: Nanos, reason: Rejection) -> Refusal {
-    let Arrival { at: _, request, name, dp_rank: _ } = arrival;
+fn refusal(sending: Sending, now: Nanos, reason: Rejection) -> Refusal {
+    let Sending { arrival: Arrival { at: _, request, name, .. }, came, .. } = sending;
     Refusal {
         id: request.id,
         name,
         placed: None,
-        arrival: now,
+        arrival: came,
         refused: now,
         input_tokens: request.prompt_tokens,
         requested_output_tokens: request.output.max_tokens,

@@ -6,6 +6,7 @@
 //! them.
 
 use crate::group::{Group, Lanes};
+use crate::lane::Sending;
 use crate::placement::Placer;
 use crate::run::send_to;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -86,7 +87,8 @@ fn work<L: Lanes>(
     for batch in requests {
         for (worker, arrival) in batch {
             let now = arrival.at;
-            send_to(groups, &mut placer, ignore_eos, worker, arrival, now);
+            let sending = Sending { came: arrival.request.arrival, arrival, routing: None };
+            send_to(groups, &mut placer, ignore_eos, worker, sending, now);
         }
     }
     groups.iter_mut().for_each(|group| group.run_until(cutoff, false));

@@ -157,3 +157,54 @@ fn native_semantics_differ_under_pressure() {
     let difference = (value("duration_ms") - theirs) / theirs;
     assert!(difference.abs() > 1e-6 && difference.abs() < 0.05, "{difference}");
 }
+
+/// TTFT, ITL, E2E, reuse and passes of the peer's runs with its KV router, which breaks ties by chance: each is one
+/// of many that it could have been.
+const DRAWN: &[(&str, [f64; 5])] = &[
+    ("conv-8w-fixed-ample", [130.626, 12.3526, 4350.50, 0.28053, 2_007_973.0]),
+    ("conv-8w-fixed-tight", [152.293, 12.4514, 4405.92, 0.07410, 2_002_519.0]),
+    ("conv-8w-poly-ample", [235.481, 6.0079, 2287.89, 0.30466, 2_953_058.0]),
+    ("conv-8w-poly-tight", [349.729, 12.6144, 4659.05, 0.07371, 2_044_548.0]),
+    ("syn-8w-fixed-ample", [103.631, 12.3854, 1938.14, 0.61649, 438_673.0]),
+    ("syn-8w-fixed-tight", [143.448, 12.4539, 1988.10, 0.21221, 439_490.0]),
+    ("syn-8w-poly-ample", [133.748, 5.9416, 1013.81, 0.62281, 533_394.0]),
+    ("syn-8w-poly-tight", [266.607, 7.8673, 1431.91, 0.19720, 514_442.0]),
+];
+
+const SEEDS: u32 = 20;
+
+/// Twenty seeds give twenty answers of ours. One more of the same kind lies outside of them with a chance of 2 in 21,
+/// so of 40 figures some do (4 are expected, more than 8 come about once in 50 times), but not by more than half of
+/// their spread.
+#[test]
+fn answers_with_the_kv_router_lie_among_those_of_other_ties() {
+    let Some(datasets) = shared() else { return };
+    let mut outside = 0;
+    for (name, theirs) in DRAWN {
+        let row = row(name, ["0", "0", "0", "0", "0"], 0, 0);
+        let ours: Vec<[f64; 5]> = (0..SEEDS)
+            .map(|seed| {
+                let router = format!("router={{policy: kv_router, seed: {seed}}}");
+                let summary = predict(&row, &datasets, &[&router]).summary;
+                let keys = [
+                    "mean_ttft_ms",
+                    "mean_itl_ms",
+                    "mean_e2e_latency_ms",
+                    "prefix_cache_reused_ratio",
+                    "passes",
+                ];
+                keys.map(|key| summary.get(key).as_f64().unwrap())
+            })
+            .collect();
+        for (figure, &theirs) in theirs.iter().enumerate() {
+            let figures = || ours.iter().map(|row| row[figure]);
+            let (least, most) = (figures().fold(f64::MAX, f64::min), figures().fold(f64::MIN, f64::max));
+            outside += u32::from(theirs < least || theirs > most);
+            let slack = (most - least) / 2.0;
+            let near = least - slack <= theirs && theirs <= most + slack;
+            assert!(near, "{name}, figure {figure}: {theirs} is far from {least} to {most}");
+        }
+    }
+    println!("{outside} of 40 figures outside of ours");
+    assert!(outside <= 8, "{outside} of 40 figures outside of ours");
+}

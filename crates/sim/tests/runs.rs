@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use windtunnel_config::{Pace, Placement};
 use windtunnel_engine::trtllm::FullHit;
 use windtunnel_engine::{Nanos, OutputPlan, RankConfig, sglang};
+use windtunnel_router::Policy;
 use windtunnel_sim::{SimError, Stepper};
 
 #[test]
@@ -55,7 +56,16 @@ fn both_steppers_write_the_same_bytes_and_every_report_is_consistent() {
         ("completed", 1000),
         ("rejected", 200),
         ("unfinished", 30),
-        ("threads", 60),
+        ("threads", 30),
+        ("least_requests", 15),
+        ("least_kv", 15),
+        ("power_of_two", 15),
+        ("kv_router", 60),
+        ("cache_aware", 5),
+        ("policy: scorers", 5),
+        ("prefix_hash", 5),
+        ("held back", 30),
+        ("routed to a prefix", 100),
         ("preempted", 150),
         ("evicted", 1000),
         ("SGLang", 50),
@@ -97,7 +107,28 @@ fn note(met: &mut BTreeMap<&str, u64>, case: &Case, output: &Output) {
     add("passes", output.count("passes"));
     add("several ranks", u64::from(case.ranks > 1));
     let open = !case.config.contains("load: {type: concurrency");
-    add("threads", u64::from(open && case.threads > 1 && !case.config.contains("replicas: 1}")));
+    let several = !case.config.contains("replicas: 1}");
+    let compared = [
+        "least_requests",
+        "least_kv",
+        "power_of_two",
+        "kv_router",
+        "session",
+        "cache_aware",
+        "policy: scorers",
+        "prefix_hash",
+    ];
+    let compared = compared.into_iter().find(|policy| case.config.contains(policy));
+    add("threads", u64::from(open && compared.is_none() && case.threads > 1 && several));
+    add(compared.unwrap_or("not compared"), u64::from(several));
+    if compared == Some("kv_router") {
+        let requests = output.requests();
+        let held =
+            |request: &Value| request["dispatched_at_ms"].as_f64() > request["arrival_time_ms"].as_f64();
+        add("held back", requests.iter().filter(|request| held(request)).count() as u64);
+        let known = |request: &Value| request["router_overlap_tokens"].as_u64() > Some(0);
+        add("routed to a prefix", requests.iter().filter(|request| known(request)).count() as u64);
+    }
     add("barrier", u64::from(case.ranks > 1 && case.barrier));
     add("no such rank", text(&output.requests).matches("no_such_rank").count() as u64);
     if case.config.contains("backend: sglang") {
@@ -143,6 +174,7 @@ fn consistent(trial: &Trial, output: &Output) {
     let requests = output.requests();
     nobody_is_lost(trial, output, &requests);
     workers_take_turns(trial, output, &requests);
+    the_fewest_requests_win(trial, output, &requests);
     stamps_are_in_order(&requests);
     outputs_are_those_asked_for(trial, output, &requests);
     percentiles_ascend(output);
@@ -172,7 +204,7 @@ fn without_rank(request: &Value) -> bool {
     request["reject_reason"] == "no_such_rank"
 }
 
-/// Every request, refused or not, goes to the worker whose turn it is, and there to the rank that it names,
+/// Every request, refused or not, goes to a worker, under round robin to the one whose turn it is, and there to the rank that it names,
 /// or under round robin to the one whose turn it is.
 fn workers_take_turns(trial: &Trial, output: &Output, requests: &[Value]) {
     let deployment = &trial.experiment.deployment;
@@ -187,11 +219,17 @@ fn workers_take_turns(trial: &Trial, output: &Output, requests: &[Value]) {
             assert!(named >= Some(ranks) && request["decode_worker_idx"].is_null(), "{request}");
             continue;
         }
-        assert_eq!(request["decode_worker_idx"], index % workers, "{request}");
+        let worker = request["decode_worker_idx"].as_u64().unwrap();
+        if deployment.router == Policy::RoundRobin {
+            assert_eq!(worker, index % workers, "{request}");
+        }
         if let Some(rank) = named {
             assert_eq!(request["dp_rank"], rank, "{request}");
-        } else if deployment.placement == Placement::RoundRobin && output.count("unfinished_requests") == 0 {
-            let turn = &mut turns[(index % workers) as usize];
+        } else if deployment.placement == Placement::RoundRobin
+            && !matches!(deployment.router, Policy::KvRouter(_))
+            && output.count("unfinished_requests") == 0
+        {
+            let turn = &mut turns[worker as usize];
             assert_eq!(request["dp_rank"], *turn % ranks, "{request}");
             *turn += 1;
         }
@@ -336,6 +374,37 @@ fn shares_are_shares(trial: &Trial, output: &Output, requests: &[Value]) {
     }
 }
 
+/// Under least_requests no worker has fewer unfinished requests than the one that takes a request: those sent before
+/// that end later. With passes that take no time, whether one that ends at that very instant has ended already
+/// cannot be seen; it counts where it helps.
+fn the_fewest_requests_win(trial: &Trial, output: &Output, requests: &[Value]) {
+    let least = matches!(trial.experiment.deployment.router, Policy::LeastRequests { .. });
+    if !least || output.count("unfinished_requests") > 0 {
+        return;
+    }
+    let workers = trial.experiment.deployment.replicas.get() as usize;
+    let of = |request: &Value, field: &str| request[field].as_f64();
+    for (index, request) in requests.iter().enumerate() {
+        let (Some(now), Some(taken)) = (of(request, "dispatched_at_ms"), of(request, "decode_worker_idx"))
+        else {
+            continue;
+        };
+        // At least, and at most.
+        let mut unfinished = vec![(0, 0); workers];
+        for before in &requests[..index] {
+            if let (Some(worker), Some(end)) =
+                (of(before, "decode_worker_idx"), of(before, "terminal_time_ms"))
+            {
+                let (least, most) = &mut unfinished[worker as usize];
+                *least += u32::from(end > now);
+                *most += u32::from(end >= now);
+            }
+        }
+        let fewest = unfinished.iter().map(|(_, most)| most).min().unwrap();
+        assert!(unfinished[taken as usize].0 <= *fewest, "{request}: {unfinished:?}");
+    }
+}
+
 /// (10) Per rank: nothing is removed that is not there, nothing is stored before its parent, and evictions
 /// and preemptions are those of the report.
 fn events_tell_the_caches(trial: &Trial, output: &Output) {
@@ -415,7 +484,7 @@ fn telemetry_is_true(trial: &Trial, output: &Output, requests: &[Value]) {
                 request["decode_worker_idx"] == sample["worker"]
                     && request["dp_rank"] == sample["rank"]
                     && request["terminal_status"] == "completed"
-                    && request["arrival_time_ms"].as_f64().unwrap() <= time
+                    && request["dispatched_at_ms"].as_f64().unwrap() <= time
                     && request["terminal_time_ms"].as_f64().unwrap() > time
             };
             let expected = requests.iter().filter(here).count() as u64;

@@ -40,4 +40,6 @@ pub struct Arrival {
     pub name: Option<Box<str>>,
     /// The data-parallel rank of its worker that has to take it, where the file says so.
     pub dp_rank: Option<u32>,
+    /// The conversation that it belongs to, where the file says so.
+    pub session: Option<Box<str>>,
 }

@@ -43,6 +43,8 @@ pub struct RequestLine {
     pub ignore_eos: Option<bool>,
     /// The data-parallel rank of its worker that has to take it, from 0.
     pub dp_rank: Option<u32>,
+    /// Names the conversation that the request belongs to, for routers that keep conversations together.
+    pub session_id: Option<Box<str>>,
     /// The KV of its prompt is pulled from a prefill side.
     pub remote_prefill: Option<bool>,
     /// Its blocks are held after it ends, for a decode side to read.
@@ -73,7 +75,7 @@ pub enum Whole {
     Request,
 }
 
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 18] = [
     "id",
     "prompt_token_ids",
     "max_tokens",
@@ -86,6 +88,7 @@ const KNOWN: [&str; 17] = [
     "abort_ms",
     "ignore_eos",
     "dp_rank",
+    "session_id",
     "remote_prefill",
     "remote_decode",
     "load_ms",
@@ -263,6 +266,7 @@ fn check_type(field: &str, value: &Value) -> Result<(), Fault> {
             .map(drop)
             .map_err(|_| Fault::new(field, format!("got {value}"), LOAD_FAILURES)),
         "dp_rank" => fields::integer(field, value, 0, u32::MAX.into()).map(drop),
+        "session_id" => fields::text(field, value).map(drop),
         _ => Err(fields::unknown(field, &KNOWN)),
     }
 }
@@ -386,6 +390,7 @@ impl RequestStream {
         let ordinal = self.next;
         self.next += 1;
         let (name, dp_rank) = (std::mem::take(&mut line.id), line.dp_rank);
-        Ok(Arrival { at, request: line.into_request(ordinal, at), name: Some(name), dp_rank })
+        let session = line.session_id.take();
+        Ok(Arrival { at, request: line.into_request(ordinal, at), name: Some(name), dp_rank, session })
     }
 }

@@ -70,6 +70,6 @@ impl SyntheticStream {
             tie: ordinal,
             hand_off: HandOff::None,
         };
-        Some(Ok(Arrival { at, request, name: None, dp_rank: None }))
+        Some(Ok(Arrival { at, request, name: None, dp_rank: None, session: None }))
     }
 }

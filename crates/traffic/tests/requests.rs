@@ -136,7 +136,7 @@ fn a_stop_token_ends_the_output_where_it_first_comes() {
 #[test]
 fn the_reader_gives_every_field() {
     let line = r#"{"id":"a","prompt_token_ids":[1],"max_tokens":3,"output_token_ids":null,"arrival_step":4,
-        "priority":-1,"stop_token_ids":[2],"abort_step":9,"abort_ms":1.5,"ignore_eos":true,"dp_rank":3,
+        "priority":-1,"stop_token_ids":[2],"abort_step":9,"abort_ms":1.5,"ignore_eos":true,"dp_rank":3,"session_id":"chat",
         "remote_prefill":true,"remote_decode":false,"load_ms":2.5,"send_ms":0,"load_fail":"request"}"#
         .replace('\n', " ");
     let expected = RequestLine {
@@ -152,6 +152,7 @@ fn the_reader_gives_every_field() {
         abort_ms: Some(1.5),
         ignore_eos: Some(true),
         dp_rank: Some(3),
+        session_id: Some("chat".into()),
         remote_prefill: Some(true),
         remote_decode: Some(false),
         load_ms: Some(2.5),
@@ -195,11 +196,11 @@ fn bad_lines_are_refused_with_field_value_and_remedy() {
         ),
         (
             with(r#""spec_k":3"#),
-            "spec_k: unknown field; known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank, remote_prefill, remote_decode, load_ms, send_ms, load_fail",
+            "spec_k: unknown field; known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank, session_id, remote_prefill, remote_decode, load_ms, send_ms, load_fail",
         ),
         (
             with(r#""stop_tokens_ids":[]"#),
-            "stop_tokens_ids: unknown field; did you mean stop_token_ids? known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank, remote_prefill, remote_decode, load_ms, send_ms, load_fail",
+            "stop_tokens_ids: unknown field; did you mean stop_token_ids? known are id, prompt_token_ids, max_tokens, output_token_ids, arrival_ms, arrival_step, priority, stop_token_ids, abort_step, abort_ms, ignore_eos, dp_rank, session_id, remote_prefill, remote_decode, load_ms, send_ms, load_fail",
         ),
         (
             r#"{"id":"b","prompt_token_ids":[],"max_tokens":3}"#.into(),

@@ -12,7 +12,7 @@ use crate::document::{
 use crate::experiment::{Deployment, Parallelism, Placement, Semantics};
 use std::num::NonZeroU32;
 use std::path::Path;
-use windtunnel_engine::{ConfigError, RankConfig};
+use windtunnel_engine::{ConfigError, Nanos, RankConfig};
 use windtunnel_router::Policy as RouterPolicy;
 
 /// The context length of a rank without a limit: larger than every prompt and output together that a
@@ -28,12 +28,7 @@ pub(super) const TIMING: &str = "engine.workers.aggregated.timing";
 const MOST_RANKS: u64 = 100_000;
 
 /// Makes the deployment and fills in the defaults that depend on other keys.
-pub(super) fn deployment(
-    keys: &mut Engine,
-    folder: &Path,
-    router: RouterPolicy,
-    findings: &mut Findings,
-) -> Option<Deployment> {
+pub(super) fn deployment(keys: &mut Engine, folder: &Path, findings: &mut Findings) -> Option<Deployment> {
     let Mode::Aggregated = keys.mode;
     let semantics = match keys.semantics {
         SemanticsKey::Native => Semantics::Native,
@@ -99,7 +94,9 @@ pub(super) fn deployment(
             BytesPerToken::Bytes(bytes) => Some(bytes),
             BytesPerToken::Auto(_) => None,
         },
-        router,
+        // Both are filled in when the router is known.
+        router: RouterPolicy::RoundRobin,
+        kv_event_lag: Nanos::ZERO,
     })
 }
 

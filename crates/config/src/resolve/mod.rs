@@ -9,6 +9,7 @@ mod engine;
 mod gpu;
 mod model;
 mod owners;
+mod router;
 mod sglang;
 mod timing;
 mod traffic;
@@ -17,13 +18,12 @@ mod vllm;
 
 pub use engine::NO_CONTEXT_LIMIT;
 
-use crate::document::{Document, RouterPolicy, Sla as SlaKeys};
+use crate::document::{Document, Sla as SlaKeys};
 use crate::error::Problem;
 use crate::experiment::{Experiment, Sla};
 use crate::tree::Node;
 use std::path::{Path, PathBuf};
 use windtunnel_engine::Nanos;
-use windtunnel_router::Policy;
 
 /// Makes the experiment. `root` is the tree that `document` was read from; trace files are looked for in
 /// `folder` and then in the working directory.
@@ -34,10 +34,10 @@ pub(crate) fn resolve(
 ) -> Result<Experiment, Vec<Problem>> {
     let mut findings = Findings { root, problems: Vec::new() };
     let workload = traffic::workload(&mut document.traffic, folder, &mut findings);
-    let router = match document.router.policy {
-        RouterPolicy::RoundRobin => Policy::RoundRobin,
-    };
-    let deployment = engine::deployment(&mut document.engine, folder, router, &mut findings);
+    let mut deployment = engine::deployment(&mut document.engine, folder, &mut findings);
+    if let Some(deployment) = &mut deployment {
+        router::resolve(&mut document.router, deployment, &mut findings);
+    }
     let sla = sla(&document.evaluation.sla, &mut findings);
     let effective = match serde_json::to_value(&document) {
         Ok(effective) => effective,

@@ -9,8 +9,8 @@
 
 use super::block_table::{BlockTable, NIL};
 use super::free_queue::FreeQueue;
-use super::prefix_index::PrefixIndex;
-use crate::event::KvEvents;
+use super::key_table::KeyTable;
+use crate::event::{KvEventScope, KvEvents};
 use crate::identity::{BlockKey, KeyRun, KeySpace};
 use crate::request::RequestId;
 use std::collections::HashMap;
@@ -35,13 +35,13 @@ pub(crate) struct BlockPool {
     caching: bool,
     /// Identities that more than one request can have. A private one is that of one block, or of none, and its
     /// request knows which.
-    index: PrefixIndex,
+    index: KeyTable,
     /// Blocks with a private identity.
     private: u32,
     /// Of blocks with the same identity, the one that was entered next after each.
     next_copies: HashMap<u32, u32>,
     events: KvEvents,
-    events_on: bool,
+    scope: KvEventScope,
     evictions: u64,
     watched: Vec<u32>,
     watch_next: BlockKey,
@@ -55,7 +55,7 @@ pub(crate) struct BlockPool {
 
 impl BlockPool {
     /// `num_blocks` counts the null block 0, which is never handed out.
-    pub(crate) fn new(num_blocks: u32, caching: bool, events_on: bool) -> BlockPool {
+    pub(crate) fn new(num_blocks: u32, caching: bool, scope: KvEventScope) -> BlockPool {
         BlockPool {
             blocks: BlockTable::new(1),
             next_copies: HashMap::default(),
@@ -65,10 +65,10 @@ impl BlockPool {
             free: num_blocks - 1,
             least_free: num_blocks - 1,
             caching,
-            index: PrefixIndex::default(),
+            index: KeyTable::default(),
             private: 0,
             events: KvEvents::default(),
-            events_on: events_on && caching,
+            scope: if caching { scope } else { KvEventScope::Off },
             evictions: 0,
             watched: Vec::new(),
             watch_next: NO_KEY,
@@ -193,7 +193,7 @@ impl BlockPool {
             self.evict_copy(block, key);
         }
         self.evictions += 1;
-        if self.events_on {
+        if self.scope.tells(key) {
             self.events.removed(key);
         }
     }
@@ -250,7 +250,20 @@ impl BlockPool {
 
     /// Announces a request's blocks from `from` on, which were given the identities `keys`. The block before
     /// them, if there is one, has its identity already.
-    pub(crate) fn announce(&mut self, request: RequestId, blocks: &[u32], from: u32, keys: &[BlockKey]) {
+    pub(crate) fn announce(
+        &mut self,
+        request: RequestId,
+        blocks: &[u32],
+        from: u32,
+        keys: &mut Vec<BlockKey>,
+    ) {
+        // Private identities stand at the end.
+        while keys.last().is_some_and(|&key| !self.scope.tells(key)) {
+            keys.pop();
+        }
+        if keys.is_empty() {
+            return;
+        }
         let parent = from.checked_sub(1).and_then(|before| self.blocks.key(blocks[before as usize]));
         self.events.stored(request, from, parent, keys);
     }
@@ -308,9 +321,14 @@ impl BlockPool {
         !self.watch_gains
     }
 
-    /// Events are recorded.
-    pub(crate) fn events_on(&self) -> bool {
-        self.events_on
+    /// Which events are recorded.
+    pub(crate) fn scope(&self) -> KvEventScope {
+        self.scope
+    }
+
+    /// Of the free blocks, those that are taken first and have no identity to lose.
+    pub(crate) fn bare(&self) -> u32 {
+        self.front.len() as u32 + (self.num_blocks - self.blocks.len())
     }
 
     /// The free queue from front to back.

@@ -8,8 +8,8 @@
 //! The verbs: *allocate* takes blocks from the front of the free queue, *touch* takes a reusable block for
 //! one more owner, *store* makes an owner's blocks reusable, *release* gives an owner's blocks back.
 
-use super::prefix_index::{NIL, PrefixIndex};
-use crate::event::KvEvents;
+use super::key_table::{KeyTable, NIL};
+use crate::event::{KvEventScope, KvEvents};
 use crate::identity::BlockKey;
 use crate::request::RequestId;
 use std::collections::HashSet;
@@ -57,9 +57,9 @@ pub(crate) struct BlockTree {
     free: u32,
     least_free: u32,
     reuse: bool,
-    index: PrefixIndex,
+    index: KeyTable,
     events: KvEvents,
-    events_on: bool,
+    scope: KvEventScope,
     evictions: u64,
     /// What the remembered look-ups found, and the keys at which they ended.
     watched: Vec<u32>,
@@ -68,7 +68,7 @@ pub(crate) struct BlockTree {
 }
 
 impl BlockTree {
-    pub(crate) fn new(num_blocks: u32, reuse: bool, events_on: bool) -> BlockTree {
+    pub(crate) fn new(num_blocks: u32, reuse: bool, scope: KvEventScope) -> BlockTree {
         BlockTree {
             blocks: Vec::new(),
             num_blocks,
@@ -77,9 +77,9 @@ impl BlockTree {
             free: num_blocks,
             least_free: num_blocks,
             reuse,
-            index: PrefixIndex::default(),
+            index: KeyTable::default(),
             events: KvEvents::default(),
-            events_on: events_on && reuse,
+            scope: if reuse { scope } else { KvEventScope::Off },
             evictions: 0,
             watched: Vec::new(),
             missed: HashSet::new(),
@@ -117,9 +117,9 @@ impl BlockTree {
         self.reuse
     }
 
-    /// Events are recorded.
-    pub(crate) fn events_on(&self) -> bool {
-        self.events_on
+    /// Which events are recorded.
+    pub(crate) fn scope(&self) -> KvEventScope {
+        self.scope
     }
 
     /// Events not yet published.
@@ -189,7 +189,7 @@ impl BlockTree {
             self.index.remove(b.key);
             self.blocks[at as usize].key = NO_KEY;
             self.evictions += 1;
-            if self.events_on {
+            if self.scope.tells(b.key) {
                 self.events.removed_together(&[b.key]);
             }
             if at == block {
@@ -248,9 +248,11 @@ impl BlockTree {
             (b.key, b.parent, b.left, b.right) = (key, parent, NIL, right);
             parent = block;
         }
-        if self.events_on {
+        // Private identities stand at the end.
+        let told = keys[first..].iter().take_while(|&&key| self.scope.tells(key)).count();
+        if told > 0 {
             let before = first.checked_sub(1).map(|before| keys[before]);
-            self.events.stored(request, first as u32, before, &keys[first..]);
+            self.events.stored(request, first as u32, before, &keys[first..first + told]);
         }
     }
 

@@ -4,12 +4,13 @@ mod block_pool;
 mod block_table;
 mod block_tree;
 mod free_queue;
-mod prefix_index;
+mod key_table;
 mod radix;
 mod text;
 
 pub(crate) use block_pool::BlockPool;
 pub(crate) use block_table::MOST_BLOCKS;
 pub(crate) use block_tree::BlockTree;
-pub(crate) use radix::{Entering, NodeId, ROOT, Radix};
+pub use key_table::KeyTable;
+pub(crate) use radix::{Entering, NodeId, ROOT, Radix, Telling};
 pub(crate) use text::Text;

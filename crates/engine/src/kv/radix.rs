@@ -5,8 +5,8 @@
 //! The pool is a number of free tokens. Which slots they are is not known, for nothing depends on it.
 
 use super::text::{Symbol, Text};
-use crate::event::KvEvents;
-use crate::identity::BlockKey;
+use crate::event::{KvEventScope, KvEvents};
+use crate::identity::{BlockKey, Keys};
 use crate::request::RequestId;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -43,7 +43,7 @@ struct Node {
     used: u64,
     /// Distinguishes nodes that have one number after the other.
     serial: u32,
-    /// The pages' identities, if events are kept.
+    /// The identities of the blocks that end in it, as far as events tell of them.
     keys: Vec<BlockKey>,
 }
 
@@ -86,8 +86,16 @@ pub(crate) struct Match {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entering<'a> {
     pub(crate) request: RequestId,
-    /// The identities of all whole pages of the sequence; empty if events are not kept.
+    /// The identities of the whole blocks of the sequence that events tell of.
     pub(crate) keys: &'a [BlockKey],
+}
+
+/// What the events tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Telling {
+    pub(crate) scope: KvEventScope,
+    /// Tokens of a block in the events, a multiple of a page.
+    pub(crate) block: u32,
 }
 
 /// The tree and the pool of one rank.
@@ -112,12 +120,13 @@ pub(crate) struct Radix {
     protected: u64,
     peak_used: u64,
     evicted_tokens: u64,
+    telling: Telling,
     events: Option<KvEvents>,
 }
 
 impl Radix {
     /// A pool of `pages` pages, all free.
-    pub(crate) fn new(pages: u32, page: u32, enabled: bool, keep_events: bool) -> Radix {
+    pub(crate) fn new(pages: u32, page: u32, enabled: bool, telling: Telling) -> Radix {
         let total = u64::from(pages) * u64::from(page);
         let mut radix = Radix {
             page,
@@ -136,7 +145,8 @@ impl Radix {
             protected: 0,
             peak_used: 0,
             evicted_tokens: 0,
-            events: (enabled && keep_events).then(KvEvents::default),
+            telling,
+            events: (enabled && telling.scope.is_on()).then(KvEvents::default),
         };
         radix.add_node(None, 0, 0, NIL, Symbol(0));
         radix.nodes[0].locks = 1;
@@ -156,9 +166,23 @@ impl Radix {
         self.free
     }
 
-    /// Events are recorded.
-    pub(crate) fn events_on(&self) -> bool {
-        self.events.is_some()
+    /// Which events are recorded.
+    pub(crate) fn scope(&self) -> KvEventScope {
+        if self.events.is_some() { self.telling.scope } else { KvEventScope::Off }
+    }
+
+    /// Appends the identities of the whole blocks among the first `len` tokens of a sequence, as far as events
+    /// tell of them, to `into`.
+    pub(crate) fn name(&self, keys: &mut Keys, len: u32, output: Option<&[u32]>, into: &mut Vec<BlockKey>) {
+        let mut blocks = len / self.telling.block;
+        if self.telling.scope != KvEventScope::All {
+            blocks = blocks.min(keys.shared());
+        }
+        keys.extend(0..blocks, output, into);
+        // Private identities stand at the end.
+        while into.last().is_some_and(|&key| !self.telling.scope.tells(key)) {
+            into.pop();
+        }
     }
 
     /// Cached tokens that nobody holds.
@@ -194,11 +218,6 @@ impl Radix {
         if let Some(events) = &mut self.events {
             events.clear();
         }
-    }
-
-    /// Whether events are kept, so that whoever enters a sequence has to name its pages.
-    pub(crate) fn keeps_events(&self) -> bool {
-        self.events.is_some()
     }
 
     /// Takes free tokens. False if there are not so many: the rest is owed, so that the books stay right.
@@ -296,12 +315,13 @@ impl Radix {
             let symbol = text.symbol(at, at + self.page);
             let leaf = self.add_node(Some(text.clone()), at, len, node, symbol);
             self.evictable += u64::from(len - at);
-            if self.events.is_some() {
-                let keys = &who.keys[(at / self.page) as usize..(len / self.page) as usize];
-                self.nodes[leaf as usize].keys = keys.to_vec();
-                let parent = self.nodes[node as usize].keys.last().copied();
-                if let Some(events) = &mut self.events {
-                    events.stored_joined(who.request, at / self.page, parent, keys);
+            if let Some(events) = &mut self.events {
+                let known = |tokens: u32| ((tokens / self.telling.block) as usize).min(who.keys.len());
+                let (before, keys) = (&who.keys[..known(at)], &who.keys[known(at)..known(len)]);
+                if !keys.is_empty() {
+                    self.nodes[leaf as usize].keys = keys.to_vec();
+                    let first = before.len() as u32;
+                    events.stored_joined(who.request, first, before.last().copied(), keys);
                 }
             }
             self.became_evictable(leaf);
@@ -467,7 +487,9 @@ impl Radix {
         self.evictable_leaves -= 1;
         self.give_back(len);
         self.evicted_tokens += len;
-        if let Some(events) = &mut self.events {
+        if let Some(events) = &mut self.events
+            && !keys.is_empty()
+        {
             events.removed_together(&keys);
         }
         if parent != ROOT.0 && self.nodes[parent as usize].locks == 0 {
@@ -511,9 +533,9 @@ impl Radix {
         let c = &mut self.nodes[child as usize];
         let rest = text.as_ref().map_or(Symbol(0), |text| text.symbol(at, at + self.page));
         (c.start, c.parent, c.symbol, c.previous, c.next) = (at, head, rest, NIL, NIL);
-        let pages = ((at - start) / self.page) as usize;
         if !c.keys.is_empty() {
-            let tail = c.keys.split_off(pages);
+            let blocks = (at / self.telling.block - start / self.telling.block) as usize;
+            let tail = c.keys.split_off(blocks.min(c.keys.len()));
             let keys = std::mem::replace(&mut c.keys, tail);
             self.nodes[head as usize].keys = keys;
         }

@@ -3,6 +3,7 @@
 //! Plain values: where they come from (YAML, an oracle's config, a flag) is not known here.
 
 use crate::error::ConfigError;
+use crate::event::KvEventScope;
 
 /// Order of the waiting queue (SGLang `--schedule-policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +91,11 @@ pub struct Config {
     /// long for context or pool runs as a single token and is aborted; one that not even an empty pool
     /// admits waits for ever with all behind it.
     pub refuse_unservable: bool,
-    /// Keep the events of the prefix cache.
-    pub kv_events: bool,
+    /// Which events of the prefix cache are kept.
+    pub kv_events: KvEventScope,
+    /// Tokens of a block in them: a multiple of a page. Blocks that lie across nodes of the tree belong to the
+    /// one in which they end.
+    pub kv_event_tokens: u32,
 }
 
 impl Config {
@@ -117,7 +121,8 @@ impl Config {
             prefill_decode_interval: 0,
             prefill_decode_interval_min_bs: 0,
             refuse_unservable: true,
-            kv_events: false,
+            kv_events: KvEventScope::Off,
+            kv_event_tokens: page_size,
         }
     }
 

@@ -17,7 +17,7 @@ impl Rank {
         let s = &mut self.sequences[slot as usize];
         self.keys.clear();
         if let Some(keys) = &mut s.keys {
-            keys.extend(0..len / page, s.text.output(), &mut self.keys);
+            self.radix.name(keys, len, s.text.output(), &mut self.keys);
         }
         let text = Arc::clone(&s.text);
         let who = Entering { request: s.id, keys: &self.keys };

@@ -13,7 +13,7 @@ use crate::error::ConfigError;
 use crate::event::KvEvents;
 use crate::flight::Flight;
 use crate::identity::{BlockKey, Keys};
-use crate::kv::{ROOT, Radix, Text};
+use crate::kv::{ROOT, Radix, Telling, Text};
 use crate::pass::{Finished, Outcome, Scheduled, Slot};
 use crate::rank::{RankStats, Stepper};
 use crate::request::{Content, FinishReason, OutputPlan, Rejection, Request, RequestId};
@@ -111,9 +111,10 @@ impl Rank {
     pub fn new(config: Config, stepper: Stepper) -> Result<Rank, ConfigError> {
         config.validate()?;
         let pages = config.usable_pages();
+        let telling = Telling { scope: config.kv_events, block: config.kv_event_tokens };
         Ok(Rank {
             stepper,
-            radix: Radix::new(pages, config.page_size, config.radix_cache, config.kv_events),
+            radix: Radix::new(pages, config.page_size, config.radix_cache, telling),
             sequences: Vec::new(),
             vacant: Vec::new(),
             next_serial: 0,
@@ -203,11 +204,11 @@ impl Rank {
         request.output.max_tokens = max_new;
         let own = self.next_own;
         self.next_own += 1;
-        let keys = self.radix.keeps_events().then(|| {
+        let keys = self.radix.scope().is_on().then(|| {
             // One output more than planned: a prompt without room for any still gives one.
             let output = OutputPlan::of_length(max_new + 1);
             let mut copy = Request { content: request.content.clone(), output, ..request };
-            Box::new(Keys::new(&mut copy, self.config.page_size, &mut self.next_private_key))
+            Box::new(Keys::new(&mut copy, self.config.kv_event_tokens, &mut self.next_private_key))
         });
         let OutputPlan { stop_after, ignore_eos, .. } = request.output;
         let ignore_eos = ignore_eos == Some(true);

@@ -38,16 +38,24 @@ impl Rank {
         if !closed {
             passes = passes.min(u64::from(self.interval_left));
         }
-        let passes = passes.min(self.passes_with_room(passes));
+        // Evictions are told with their pass. Where nobody listens, what can be evicted is as good as free.
+        let passes = passes.min(self.passes_with_room(passes, self.radix.scope().is_timed()));
         (passes > 0).then_some(Steady { passes, decode: set.members })
     }
 
-    /// Of the next `most` decode passes, how many certainly find room, and do nothing that somebody has to see.
-    fn passes_with_room(&self, most: u64) -> u64 {
+    /// Of the passes of a stretch, the first ones that certainly make no event: pages enter the tree when their
+    /// request ends, and leave it when room is made.
+    pub fn quiet(&self, steady: &Steady) -> u64 {
+        if !self.radix.scope().is_on() {
+            return steady.passes;
+        }
+        self.passes_with_room(steady.passes, true).min(steady.passes)
+    }
+
+    /// Of the next `most` decode passes, how many certainly find room, without evicting if `told` says so.
+    fn passes_with_room(&self, most: u64, told: bool) -> u64 {
         let page = u64::from(self.config.page_size);
         let members = self.decoders.members.count;
-        // Evictions are told with their pass. Where nobody listens, what can be evicted is as good as free.
-        let told = self.radix.events_on();
         let free = (self.radix.free() + if told { 0 } else { self.radix.evictable() }) / page;
         if page == 1 {
             return free / members;

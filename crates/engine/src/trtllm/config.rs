@@ -4,6 +4,7 @@
 //! Plain values: where they come from (YAML, a flag) is not known here.
 
 use crate::error::ConfigError;
+use crate::event::KvEventScope;
 
 /// Who may hold blocks (`capacity_scheduler_policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +58,8 @@ pub struct Config {
     pub full_hit: FullHit,
     /// Cut outputs to what the pool can hold, as AISimulate does, where the engine refuses the request.
     pub clamp_output_to_pool: bool,
-    /// Keep the events of the reuse tree.
-    pub kv_events: bool,
+    /// Which events of the reuse tree are kept.
+    pub kv_events: KvEventScope,
 }
 
 impl Config {
@@ -79,7 +80,7 @@ impl Config {
             overlap: true,
             full_hit: FullHit::Recompute,
             clamp_output_to_pool: false,
-            kv_events: false,
+            kv_events: KvEventScope::Off,
         }
     }
 

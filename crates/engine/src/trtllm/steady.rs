@@ -34,12 +34,21 @@ impl Rank {
         (passes > 0).then_some(Steady { passes, decode: set.members })
     }
 
+    /// Of the passes of a stretch, the first ones that certainly make no event.
+    pub fn quiet(&self, steady: &Steady) -> u64 {
+        if !self.tree.scope().is_on() {
+            return steady.passes;
+        }
+        // Blocks enter the tree when their request ends, and leave it when they are taken.
+        self.growth.passes_without(self.decoders.next_pass(), steady.passes, false)
+    }
+
     /// Of the next `most` passes of the decode set, how many certainly find the blocks that they need, and
     /// do nothing that somebody has to see.
     fn passes_with_blocks(&self, most: u64) -> u64 {
         let next = self.decoders.next_pass();
         // Events are told with their pass. And prompts that wait are looked at again when blocks are taken.
-        if self.tree.events_on() || !self.contexts.is_empty() {
+        if self.tree.scope().is_timed() || !self.contexts.is_empty() {
             return self.growth.passes_without(next, most, false);
         }
         self.growth.passes_with(self.tree.free(), self.decoders.members.count, next, most)

@@ -3,6 +3,7 @@
 //! Plain values: where they come from (YAML, an oracle's config, a flag) is not known here.
 
 use crate::error::ConfigError;
+use crate::event::KvEventScope;
 use crate::kv::MOST_BLOCKS;
 
 /// Order of admission and of preemption (vLLM `--scheduling-policy`).
@@ -110,8 +111,8 @@ pub struct Config {
     pub kv_role: Option<KvRole>,
     /// What becomes of a request whose load failed.
     pub kv_load_failure_policy: KvLoadFailurePolicy,
-    /// Keep the events of the prefix cache.
-    pub kv_events: bool,
+    /// Which events of the prefix cache are kept.
+    pub kv_events: KvEventScope,
     /// How the work of a resumed request is counted in a pass's shape.
     pub resumed_work: ResumedWork,
 }
@@ -140,7 +141,7 @@ impl Config {
             max_num_queued_tokens: None,
             kv_role: None,
             kv_load_failure_policy: KvLoadFailurePolicy::Fail,
-            kv_events: false,
+            kv_events: KvEventScope::Off,
             resumed_work: ResumedWork::Prefill,
         }
     }

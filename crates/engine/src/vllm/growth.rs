@@ -4,6 +4,7 @@
 //! is known a pass later, which is the same one.
 
 use super::rank::Rank;
+use crate::event::KvEventScope;
 
 impl Rank {
     /// Members fill a block in the pass before they start the next one, and not in the same.
@@ -61,12 +62,26 @@ impl Rank {
     pub(super) fn passes_with_blocks(&self, most: u64) -> u64 {
         let next = self.decoders.next_pass();
         // Events are told with their pass. And who waits for blocks might find a prefix that fills now.
-        let quiet = self.pool.events_on()
+        let quiet = self.pool.scope().is_timed()
             || (self.growth.shared > 0 && self.pool.caching() && self.waiting.len() > 0);
         if quiet {
             return self.growth.passes_without(next, most, self.fills_before());
         }
         self.growth.passes_with(self.pool.free(), self.decoders.members.count, next, most)
+    }
+
+    /// Of the next `passes` passes of a stretch, how many certainly make no event.
+    pub(super) fn passes_without_events(&self, passes: u64) -> u64 {
+        if !self.pool.scope().is_on() {
+            return passes;
+        }
+        let next = self.decoders.next_pass();
+        let untouched = self.growth.passes_without(next, passes, self.fills_before());
+        if self.pool.scope() == KvEventScope::All || self.growth.shared > 0 {
+            return untouched;
+        }
+        let members = self.decoders.members.count;
+        self.growth.passes_with(self.pool.bare(), members, next, passes).max(untouched)
     }
 
     /// What [`grow`](Self::grow) does in each of the next `passes` passes, of which the pool has the blocks.

@@ -8,7 +8,7 @@ use super::waiting::{Rank as WaitingRank, Waiting};
 use crate::calendar::Due;
 use crate::decode_set::Decoders;
 use crate::error::ConfigError;
-use crate::event::KvEvents;
+use crate::event::{KvEventScope, KvEvents};
 use crate::flight::Flight;
 use crate::growth::Growth;
 use crate::identity::{BlockKey, Keys};
@@ -387,10 +387,13 @@ impl Rank {
             at = end;
             true
         });
-        if pool.events_on() {
-            self.keys.clear();
-            keys.extend(*promoted..full, tokens, &mut self.keys);
-            pool.announce(*id, blocks, *promoted, &self.keys);
+        if pool.scope().is_on() {
+            let told = if pool.scope() == KvEventScope::All { full } else { full.min(keys.shared()) };
+            if told > *promoted {
+                self.keys.clear();
+                keys.extend(*promoted..told, tokens, &mut self.keys);
+                pool.announce(*id, blocks, *promoted, &mut self.keys);
+            }
         }
         *promoted = full;
     }

@@ -40,6 +40,11 @@ impl Rank {
         (passes > 0).then_some(Steady { passes, decode: set.members })
     }
 
+    /// Of the passes of a stretch, the first ones that certainly make no event.
+    pub fn quiet(&self, steady: &Steady) -> u64 {
+        self.passes_without_events(steady.passes)
+    }
+
     /// While no blocks are given back, no load is reported, and nothing is cached that others could find, the waiting queue stays
     /// as it is.
     fn nobody_can_be_admitted(&self) -> bool {

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use windtunnel_engine::{
-    Admission, Chunk, Content, FinishReason, HandOff, Nanos, Outcome, OutputPlan, Rejection, Request,
-    RequestId, Scheduled, Slot, Stepper, sglang, vllm,
+    Admission, Chunk, Content, FinishReason, HandOff, KvEventScope, Nanos, Outcome, OutputPlan, Rejection,
+    Request, RequestId, Scheduled, Slot, Stepper, sglang, vllm,
 };
 
 /// What the bench needs of a rank, whichever engine's it is.
@@ -95,7 +95,7 @@ pub struct Bench<R> {
 pub fn small(usable_blocks: u32, block_size: u32) -> vllm::Config {
     vllm::Config {
         async_scheduling: false,
-        kv_events: true,
+        kv_events: KvEventScope::All,
         max_num_batched_tokens: 8192,
         ..vllm::Config::new(usable_blocks + 1, block_size, 100_000)
     }

@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
-use windtunnel_engine::{Content, HandOff, Nanos, OutputPlan, Request, RequestId};
+use windtunnel_engine::{Content, HandOff, KvEventScope, Nanos, OutputPlan, Request, RequestId};
 
 /// A request as the tests think of it.
 #[derive(Clone, Debug)]
@@ -261,7 +261,7 @@ fn assemble((pool, limits, rules, switches, queue): Parts) -> Config {
         prefill_schedule_interval: interval,
         max_num_queued_reqs: queue.0,
         max_num_queued_tokens: queue.1,
-        kv_events: true,
+        kv_events: KvEventScope::All,
         resumed_work: if as_reference { ResumedWork::PromptAndDecode } else { ResumedWork::Prefill },
         ..Config::new(usable + 1, block_size, max_model_len)
     }

@@ -5,12 +5,13 @@
 //!
 //! Time is the number of passes completed, empty ones included. A stamp that is one pass off shows.
 
+use super::checks::agreement;
 use super::plan::{ContentPlan, Plan};
 use super::stamps::{Stamps, Tokens};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashMap};
 use windtunnel_engine::sglang::{Config, Policy, Priority, Rank};
-use windtunnel_engine::{BlockKey, FinishReason, KvEvent, Nanos, Request, Slot, Stepper};
+use windtunnel_engine::{BlockKey, FinishReason, KvEvent, KvEventScope, Nanos, Request, Slot, Stepper};
 
 /// Turns in a row that compute nothing, with requests unfinished, after which a rank is stuck.
 const STUCK: u32 = 50;
@@ -105,7 +106,7 @@ fn config() -> impl Strategy<Value = Config> {
                 radix_cache: radix,
                 overlap,
                 prefill_decode_interval: interval.saturating_sub(2),
-                kv_events: true,
+                kv_events: KvEventScope::All,
                 refuse_unservable: refuses,
                 ..Config::new(tokens.max(4 * page), page, 140)
             }
@@ -162,6 +163,7 @@ pub struct World<'a> {
     /// Who gets a token from each pass in flight, by request.
     flights: Vec<Vec<u64>>,
     cached: BTreeSet<BlockKey>,
+    shared: agreement::SharedEvents,
     submitted: u64,
     now: u64,
     quiet: u32,
@@ -176,18 +178,20 @@ impl<'a> World<'a> {
                 .expect("settings that SGLang accepts"),
             stamps: Stamps::default(),
         };
-        // Whoever tells no events need not stop where there is one.
-        let told = case.leaps.len().is_multiple_of(2);
+        // Whoever does not tell events with their pass need not stop where there is one.
+        let shared = KvEventScope::Shared { timed: false };
+        let told = if case.leaps.len().is_multiple_of(2) { KvEventScope::All } else { shared };
         let mut world = World {
             case,
             subjects: [
-                subject(Stepper::Plain, true),
-                subject(Stepper::Fast, true),
+                subject(Stepper::Plain, KvEventScope::All),
+                subject(Stepper::Fast, KvEventScope::All),
                 subject(Stepper::Fast, told),
             ],
             live: HashMap::new(),
             flights: Vec::new(),
             cached: BTreeSet::new(),
+            shared: agreement::SharedEvents::default(),
             submitted: 0,
             now: 0,
             quiet: 0,
@@ -265,7 +269,7 @@ impl<'a> World<'a> {
         let stuck = self.quiet >= STUCK;
         if self.flights.len() < self.case.config.depth() && plain.has_work() && !stuck {
             let (told, steady) = (self.subjects[1].rank.steady(), self.subjects[2].rank.steady());
-            assert!(!self.subjects[2].rank.config().kv_events || told == steady);
+            assert!(!self.subjects[2].rank.config().kv_events.is_timed() || told == steady);
             assert!(told.is_none_or(|told| {
                 steady.is_some_and(|steady| told.passes <= steady.passes && told.decode == steady.decode)
             }));
@@ -390,10 +394,13 @@ impl<'a> World<'a> {
         let events = |rank: &Rank| rank.events().iter().map(|event| format!("{event:?}")).collect::<Vec<_>>();
         let plain = events(&self.subjects[0].rank);
         for other in &self.subjects[1..subjects] {
-            match other.rank.config().kv_events {
-                true => assert_eq!(plain, events(&other.rank)),
-                false => assert!(other.rank.events().is_empty()),
+            if other.rank.config().kv_events == KvEventScope::All {
+                assert_eq!(plain, events(&other.rank));
             }
+        }
+        self.shared.note(self.subjects[0].rank.events());
+        if subjects == 3 && !self.subjects[2].rank.config().kv_events.is_timed() {
+            self.shared.check(self.subjects[2].rank.events());
         }
         for event in self.subjects[0].rank.events().iter() {
             match event {

@@ -1,6 +1,6 @@
 //! Three ranks with the same settings, given the same calls: one visits every running request in every pass,
 //! one visits those for which something changes, and one of the second kind also takes many steady passes
-//! at once (in half of the cases without keeping events). They must agree at every instant; what all of them
+//! at once (in half of the cases telling shared identities only, when a stretch ends). They must agree at every instant; what all of them
 //! must obey is checked on the first.
 //!
 //! Time is the number of passes completed, empty ones included. A stamp that is one pass off shows.
@@ -13,7 +13,7 @@ use super::stamps::{Stamps, Tokens};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use windtunnel_engine::vllm::{Config, Rank};
-use windtunnel_engine::{FinishReason, Nanos, Outcome, Slot, Steady, Stepper};
+use windtunnel_engine::{FinishReason, KvEventScope, Nanos, Outcome, Slot, Steady, Stepper};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +119,7 @@ pub struct World<'a> {
     pub requests: Vec<Tracked>,
     pub flights: VecDeque<Flown>,
     pub cache: Mirror,
+    shared: agreement::SharedEvents,
     progress: Progress,
     /// Passes completed.
     now: u64,
@@ -152,7 +153,9 @@ impl<'a> World<'a> {
     }
 
     fn new(case: &'a Case) -> World<'a> {
-        let leaper = Config { kv_events: !case.leaper_is_silent, ..case.config.clone() };
+        let shared = KvEventScope::Shared { timed: false };
+        let kv_events = if case.leaper_is_silent { shared } else { KvEventScope::All };
+        let leaper = Config { kv_events, ..case.config.clone() };
         World {
             case,
             plain: Subject::new(&case.config, Stepper::Plain),
@@ -161,6 +164,7 @@ impl<'a> World<'a> {
             requests: Vec::new(),
             flights: VecDeque::new(),
             cache: Mirror::default(),
+            shared: agreement::SharedEvents::default(),
             progress: Progress::default(),
             now: 0,
             digest: DefaultHasher::new(),
@@ -393,13 +397,16 @@ impl<'a> World<'a> {
         }
         let events = self.plain.rank.events();
         for other in &self.others[..1 + usize::from(all)] {
-            match other.rank.config().kv_events {
-                true => agreement::events(events, other.rank.events()),
-                false => assert!(other.rank.events().is_empty()),
+            if other.rank.config().kv_events == KvEventScope::All {
+                agreement::events(events, other.rank.events());
             }
         }
+        self.shared.note(events);
+        if all && !self.others[1].rank.config().kv_events.is_timed() {
+            self.shared.check(self.others[1].rank.events());
+        }
         self.cache.replay(events, &self.requests, self.case);
-        for subject in self.subjects() {
+        for subject in self.subjects().take(2 + usize::from(all)) {
             subject.rank.clear_events();
         }
         self.plain.rank.free_queue().hash(&mut self.digest);

@@ -18,6 +18,7 @@ pub fn request(id: u64, tokens_ms: &[f64]) -> RequestRecord {
         worker: 0,
         rank: 0,
         prefill_worker: None,
+        routing: None,
         arrival: Nanos::ZERO,
         dispatched: Nanos::ZERO,
         first_admit: Some(Nanos::ZERO),

@@ -36,18 +36,22 @@ pub fn case() -> impl Strategy<Value = Case> {
         2 => sglang().prop_map(|text| (false, text)),
         2 => trtllm().prop_map(|text| (false, text)),
     ];
-    let group = (group(), 1u32..5);
+    let group = (group(), 1u32..5, router());
     (engine, traffic(), 1_000u64..200_000, prop::option::of(1u32..60), group).prop_map(
         |(
             (balances, engine),
             (traffic, trace),
             telemetry_us,
             ttft_ms,
-            ((ranks, barrier, placement), threads),
+            ((ranks, barrier, placement), threads, router),
         )| {
             let placement = if balances { placement } else { Placement::RoundRobin };
             let sla = ttft_ms.map_or("{}".into(), |ms| format!("{{sla: {{ttft_ms: {ms}, itl_ms: 20}}}}"));
-            let config = format!("traffic: {traffic}\nengine: {engine}\nevaluation: {sla}\n");
+            // All is to be watched, and an event log tells the engine's own blocks.
+            let page = engine.split("block_size: ").nth(1).and_then(|rest| rest.split([',', '}']).next());
+            let router = router.replace("PAGE", page.unwrap_or("64"));
+            let config =
+                format!("traffic: {traffic}\nengine: {engine}\nrouter: {router}\nevaluation: {sla}\n");
             Case { config, trace, telemetry_us, ranks, barrier, placement, threads }
         },
     )
@@ -57,6 +61,51 @@ pub fn case() -> impl Strategy<Value = Case> {
 fn group() -> impl Strategy<Value = (u32, bool, Placement)> {
     let placement = prop::sample::select(vec![Placement::RoundRobin, Placement::VllmBalancer]);
     (prop_oneof![2 => Just(1u32), 3 => 2u32..5], any::<bool>(), placement)
+}
+
+/// Who picks a worker.
+fn router() -> impl Strategy<Value = String> {
+    let policy = prop::sample::select(vec!["random", "least_requests", "least_kv", "power_of_two"]);
+    let others = prop::sample::select(vec![
+        "{policy: prefix_hash, block_size: PAGE, prefix_blocks: 1}",
+        "{policy: prefix_hash, block_size: PAGE, prefix_blocks: 2, load_factor: 0}",
+        "{policy: session, seed: 1}",
+        "{policy: cache_aware, block_size: PAGE, balance_abs_threshold: 1, max_tree_tokens: 200}",
+        "{policy: cache_aware, block_size: PAGE, cache_threshold: 0.1, seed: 3}",
+        "{policy: scorers, block_size: PAGE}",
+        "{policy: scorers, block_size: PAGE, kv_event_lag_ms: 4.5, scorers: [{type: prefix_cache, weight: 1}, \
+         {type: active_requests, weight: 0.5}, {type: session, weight: 1}]}",
+    ]);
+    prop_oneof![
+        2 => Just("{policy: round_robin}".to_owned()),
+        2 => others.prop_map(str::to_owned),
+        3 => kv_router(),
+        3 => (policy, 0u64..3).prop_map(|(policy, seed)| format!("{{policy: {policy}, seed: {seed}}}")),
+    ]
+}
+
+/// Who picks a rank by what is cached there. `PAGE` stands for the engine's block.
+fn kv_router() -> impl Strategy<Value = String> {
+    let cost = (0.0f64..2.0, prop_oneof![Just(0.0), 0.1f64..3.0], 0.0f64..2.0, 0.0f64..2.0);
+    let draw = (
+        0u64..3,
+        prop_oneof![2 => Just(0.0), 1 => 0.1f64..2.0],
+        prop::sample::select(vec!["none", "timing"]),
+    );
+    let queue = prop::option::of((
+        prop_oneof![1 => Just(0.0), 2 => 0.0f64..1.5],
+        prop::sample::select(vec!["fcfs", "lcfs", "wspt"]),
+    ));
+    let lag = prop_oneof![2 => Just(0.0), 1 => 0.1f64..60.0];
+    (cost, draw, queue, lag).prop_map(|((credit, decay, scale, weight), (seed, temperature, model), queue, lag)| {
+        let queue = queue
+            .map_or(String::new(), |(threshold, policy)| format!("queue_threshold: {threshold:?}, queue_policy: {policy}, "));
+        format!(
+            "{{policy: kv_router, block_size: PAGE, overlap_score_credit: {credit:?}, overlap_score_credit_decay: \
+             {decay:?}, prefill_load_scale: {scale:?}, decode_active_request_weight: {weight:?}, temperature: \
+             {temperature:?}, prefill_load_model: {{type: {model}}}, {queue}kv_event_lag_ms: {lag:?}, seed: {seed}}}"
+        )
+    })
 }
 
 fn word(yes: &'static str, no: &'static str) -> impl Strategy<Value = &'static str> {

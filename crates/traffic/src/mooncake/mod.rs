@@ -94,6 +94,6 @@ impl MooncakeStream {
             tie: ordinal,
             hand_off: HandOff::None,
         };
-        Ok(Arrival { at, request, name: self.row.name.take(), dp_rank: None })
+        Ok(Arrival { at, request, name: self.row.name.take(), dp_rank: None, session: None })
     }
 }

@@ -73,6 +73,8 @@ pub(super) fn read_requests(path: &Path, kv_moves: bool) -> Result<Vec<RequestLi
             format!("{key}: needs a kv_role in the config")
         } else if request.arrival_ms.is_some() && request.arrival_step.is_some() {
             "arrival_step: arrival_ms is given too; a request has one of them".into()
+        } else if request.session_id.is_some() {
+            "session_id: a scenario drives one rank".into()
         } else if request.dp_rank.is_some() {
             "dp_rank: a scenario drives one rank".into()
         } else {

@@ -2,7 +2,7 @@
 //! counter and every place in every queue.
 
 use windtunnel_engine::vllm::Rank;
-use windtunnel_engine::{KvEvent, KvEvents, Outcome, Scheduled, Token};
+use windtunnel_engine::{BlockKey, KeySpace, KvEvent, KvEvents, Outcome, Scheduled, Token};
 
 /// What one call of `schedule` decided. Whom a rank stops naming in each pass is its own affair.
 pub fn decisions(plain: &Scheduled, fast: &Scheduled) {
@@ -46,6 +46,35 @@ pub fn states(plain: &Rank, fast: &Rank) {
     }
     assert_eq!(fast.free_queue(), plain.free_queue());
     assert_eq!(fast.cached_copies(), plain.cached_copies());
+}
+
+/// What a rank that tells shared identities only, those of a stretch when it ends, is to tell: the keys that
+/// were stored (true) or removed (false), since it was last compared.
+#[derive(Default)]
+pub struct SharedEvents(Vec<(bool, BlockKey)>);
+
+impl SharedEvents {
+    /// Takes in the events of a rank that tells all.
+    pub fn note(&mut self, all: &KvEvents) {
+        self.0.extend(changes(all).filter(|(_, key)| key.space() != KeySpace::Private));
+    }
+
+    /// Compares.
+    pub fn check(&mut self, told: &KvEvents) {
+        assert_eq!(changes(told).collect::<Vec<_>>(), self.0);
+        self.0.clear();
+    }
+}
+
+fn changes(events: &KvEvents) -> impl Iterator<Item = (bool, BlockKey)> + '_ {
+    events.iter().flat_map(|event| {
+        let (stored, blocks) = match event {
+            KvEvent::Stored { blocks, .. } => (true, blocks),
+            KvEvent::Removed { blocks } => (false, blocks),
+            KvEvent::Cleared => (false, &[][..]),
+        };
+        blocks.iter().map(move |&key| (stored, key))
+    })
 }
 
 /// The events of the prefix cache, in order.

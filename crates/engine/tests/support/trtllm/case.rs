@@ -2,6 +2,7 @@
 
 use crate::support::plan::{Event, plan};
 use proptest::prelude::*;
+use windtunnel_engine::KvEventScope;
 use windtunnel_engine::trtllm::{CapacityPolicy, Config, FullHit};
 
 /// Settings, what happens, and after how many steady passes to look again.
@@ -87,7 +88,7 @@ fn assemble((pool, limits, switches, capacity_policy, full_hit): Parts) -> Confi
         overlap,
         full_hit,
         clamp_output_to_pool: clamp,
-        kv_events: true,
+        kv_events: KvEventScope::All,
         ..Config::new(num_blocks, block_size, max_seq_len)
     }
 }

@@ -10,7 +10,7 @@ use crate::support::stamps::{Stamps, Tokens};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use windtunnel_engine::trtllm::{Config, Rank};
-use windtunnel_engine::{FinishReason, Nanos, Slot, Steady, Stepper};
+use windtunnel_engine::{FinishReason, KvEventScope, Nanos, Slot, Steady, Stepper};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -106,6 +106,7 @@ pub struct World<'a> {
     /// Tokens of each pass in flight.
     flights: VecDeque<u64>,
     pub cache: Mirror,
+    shared: agreement::SharedEvents,
     passes_without_progress: u64,
     now: u64,
     digest: DefaultHasher,
@@ -116,8 +117,10 @@ impl<'a> World<'a> {
     /// Runs a case to its end. Returns what was met, and a number that stands for everything that was
     /// decided and delivered.
     pub fn run(case: &'a Case) -> (Tally, u64) {
-        // Whoever tells no events need not stop where there is one.
-        let leaper = Config { kv_events: case.leaps.len().is_multiple_of(2), ..case.config.clone() };
+        // Whoever does not tell events with their pass need not stop where there is one.
+        let shared = KvEventScope::Shared { timed: false };
+        let kv_events = if case.leaps.len().is_multiple_of(2) { KvEventScope::All } else { shared };
+        let leaper = Config { kv_events, ..case.config.clone() };
         let mut world = World {
             case,
             plain: Subject::new(&case.config, Stepper::Plain),
@@ -126,6 +129,7 @@ impl<'a> World<'a> {
             requests: Vec::new(),
             flights: VecDeque::new(),
             cache: Mirror::default(),
+            shared: agreement::SharedEvents::default(),
             passes_without_progress: 0,
             now: 0,
             digest: DefaultHasher::new(),
@@ -236,7 +240,7 @@ impl<'a> World<'a> {
     fn leap(&mut self) -> Option<(Steady, u64)> {
         assert_eq!(self.plain.rank.steady(), None, "only the fast stepper knows stretches");
         let (told, steady) = (self.others[0].rank.steady(), self.others[1].rank.steady());
-        assert!(!self.others[1].rank.config().kv_events || told == steady);
+        assert!(!self.others[1].rank.config().kv_events.is_timed() || told == steady);
         assert!(told.is_none_or(|told| steady.is_some_and(|steady| told.passes <= steady.passes)));
         let steady = steady?;
         assert!(steady.passes > 0 && told.is_none_or(|told| told.decode == steady.decode));
@@ -333,14 +337,16 @@ impl<'a> World<'a> {
     fn look(&mut self, all: bool) {
         for other in &self.others[..1 + usize::from(all)] {
             checks::states(&self.plain.rank, &other.rank);
-            match other.rank.config().kv_events {
-                true => agreement::events(self.plain.rank.events(), other.rank.events()),
-                false => assert!(other.rank.events().is_empty()),
+            if other.rank.config().kv_events == KvEventScope::All {
+                agreement::events(self.plain.rank.events(), other.rank.events());
             }
         }
+        self.shared.note(self.plain.rank.events());
+        if all && !self.others[1].rank.config().kv_events.is_timed() {
+            self.shared.check(self.others[1].rank.events());
+        }
         self.cache.replay(self.plain.rank.events(), &self.requests, self.case);
-        // The third rank's events of a leap are compared by their effect: there are none in a stretch.
-        for subject in self.subjects() {
+        for subject in self.subjects().take(2 + usize::from(all)) {
             subject.rank.clear_events();
         }
         self.plain.rank.free_queue().hash(&mut self.digest);

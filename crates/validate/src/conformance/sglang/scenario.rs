@@ -216,7 +216,7 @@ impl Settings {
             prefill_decode_interval_min_bs: self.prefill_decode_interval_min_bs.unwrap_or(0),
             // The engine takes every request.
             refuse_unservable: false,
-            kv_events: self.kv_events,
+            kv_events: self.kv_events.into(),
             ..defaults
         }
     }
@@ -249,7 +249,7 @@ mod tests {
             max_running_requests: 64,
             overlap: false,
             refuse_unservable: false,
-            kv_events: true,
+            kv_events: true.into(),
             ..Config::new(4000, 1, 8192)
         };
         assert_eq!(config, expected);
@@ -292,7 +292,8 @@ mod tests {
             prefill_max_requests: Some(5),
             max_queued_requests: Some(6),
             refuse_unservable: false,
-            kv_events: false,
+            kv_events: false.into(),
+            kv_event_tokens: 16,
         };
         assert_eq!(config, expected);
         let unmovable = json!({"enable_priority_scheduling": true, "disable_priority_preemption": true});

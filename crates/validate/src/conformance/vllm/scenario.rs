@@ -239,7 +239,7 @@ impl Settings {
                 KvLoadFailurePolicyName::Fail => KvLoadFailurePolicy::Fail,
                 KvLoadFailurePolicyName::Recompute => KvLoadFailurePolicy::Recompute,
             },
-            kv_events: self.kv_events,
+            kv_events: self.kv_events.into(),
             resumed_work: ResumedWork::Prefill,
         }
     }

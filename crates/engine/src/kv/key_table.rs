@@ -1,4 +1,5 @@
-//! Block identity → the physical block that was entered first under it.
+//! Block identity → a number: in a cache the physical block that was entered first under it, in an index of
+//! several caches who has it.
 //!
 //! Identities that are dense numbers live in pages made on demand and given back when empty, so that a
 //! look-up is two array reads and memory follows what is cached, not what was ever seen. Hashed
@@ -179,16 +180,96 @@ impl Paged {
     }
 }
 
-/// The map. It holds one block per identity; further copies hang on that block (see `BlockPool`).
+/// The map. In a cache it holds one block per identity; further copies hang on that block (see `BlockPool`).
 #[derive(Clone, Default)]
-pub(crate) struct PrefixIndex {
+pub struct KeyTable {
     prefix: Paged,
     private: Paged,
     hashed: Direct<u32>,
     len: u32,
 }
 
-impl PrefixIndex {
+impl KeyTable {
+    /// No number: what is under an identity that has none.
+    pub const NIL: u32 = NIL;
+
+    /// An empty table.
+    pub fn new() -> KeyTable {
+        KeyTable::default()
+    }
+
+    /// Changes what is under the keys of a run: `change` is given each key's number, or [`NIL`](Self::NIL), in order,
+    /// and says what is to be there instead.
+    #[inline]
+    pub fn update_run(&mut self, run: KeyRun, mut change: impl FnMut(BlockKey, u32) -> u32) {
+        let paged = match run.first.space() {
+            KeySpace::Prefix => &mut self.prefix,
+            KeySpace::Private => &mut self.private,
+            KeySpace::Hashed => {
+                for at in 0..run.count {
+                    let key = run.key(at);
+                    let before = self.hashed.get(&key.value()).copied().unwrap_or(NIL);
+                    let after = change(key, before);
+                    match after {
+                        NIL => self.hashed.remove(&key.value()),
+                        _ => self.hashed.insert(key.value(), after),
+                    };
+                    self.len = self.len + u32::from(before == NIL) - u32::from(after == NIL);
+                }
+                return;
+            }
+        };
+        let mut done = 0;
+        while done < run.count {
+            let value = run.first.value() + u64::from(done);
+            let (number, at) = (value >> PAGE_BITS, value as usize & (PAGE_LEN - 1));
+            let count = (PAGE_LEN - at).min((run.count - done) as usize);
+            let page = paged.page(number);
+            let (mut came, mut went) = (0, 0);
+            for entry in &mut page.first[at..at + count] {
+                let before = *entry;
+                let after = change(run.key(done), before);
+                *entry = after;
+                came += u32::from(before == NIL);
+                went += u32::from(after == NIL);
+                done += 1;
+            }
+            page.live = page.live + came - went;
+            self.len = self.len + came - went;
+            if page.live == 0 {
+                paged.drop_page(number);
+            }
+        }
+    }
+
+    /// Gives `take` what is under the keys of a run, in order and in pieces, until it says false or a key has
+    /// nothing. True if it said true to the end.
+    #[inline]
+    pub fn read_run(&self, run: KeyRun, mut take: impl FnMut(&[u32]) -> bool) -> bool {
+        let paged = match run.first.space() {
+            KeySpace::Prefix => &self.prefix,
+            KeySpace::Private => &self.private,
+            KeySpace::Hashed => {
+                return (0..run.count).all(|at| match self.hashed.get(&run.key(at).value()) {
+                    Some(&number) => take(&[number]),
+                    None => false,
+                });
+            }
+        };
+        let mut done = 0;
+        while done < run.count {
+            let Some(piece) = paged.piece(run.first.value() + u64::from(done), run.count - done) else {
+                return false;
+            };
+            let here = piece.iter().position(|&number| number == NIL).unwrap_or(piece.len());
+            if !take(&piece[..here]) || here < piece.len() {
+                return false;
+            }
+            done += here as u32;
+        }
+        true
+    }
+
     /// Distinct identities held.
     pub(crate) fn len(&self) -> u32 {
         self.len
