@@ -26,7 +26,9 @@ pub use event::{KvEvent, KvEventScope, KvEvents};
 pub use identity::{BlockKey, KeyRun, KeySpace, Keys, shared_prompt_keys};
 pub use kv::KeyTable;
 pub use nanos::{MAX_NANOS, Nanos};
-pub use pass::{Admission, Chunk, DecodeSet, Finished, KvLoad, Outcome, Scheduled, Shape, Slot, Token};
+pub use pass::{
+    Admission, Chunk, DecodeSet, Finished, HostJob, KvLoad, Outcome, Scheduled, Shape, Slot, Token,
+};
 pub use rank::{Rank, RankConfig, RankStats, Steady, Stepper};
 pub use request::{Content, FinishReason, HandOff, OutputPlan, Rejection, Request, RequestId};
 pub use token_pass::LoadFailure;

@@ -3,11 +3,13 @@
 //! A lane does not know when anything is due: its rank group has the clock, and tells it the instants.
 
 use crate::group::GroupOptions;
+use crate::host::HostCopies;
 use crate::news::NewsBook;
 use crate::observer::EventBuffer;
 use std::collections::VecDeque;
 use windtunnel_engine::{
-    ConfigError, FinishReason, KvEventScope, Nanos, Outcome, Rank, RankConfig, RankStats, Scheduled, Steady,
+    ConfigError, DecodeSet, FinishReason, KvEventScope, KvLoad, Nanos, Outcome, Rank, RankConfig, RankStats,
+    Request, RequestId, Scheduled, Shape, Slot, Steady,
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role, Routing};
@@ -45,6 +47,8 @@ pub(crate) struct Part {
     pub(crate) duration: Nanos,
     pub(crate) tokens: u64,
     pub(crate) prefill_tokens: u64,
+    /// When it can start, if it has to wait for a copy.
+    pub(crate) ready: Nanos,
     /// Requests preempt each other without end and without a token.
     pub(crate) fruitless: bool,
     /// The engine would have died of it.
@@ -60,6 +64,43 @@ pub(crate) struct Sending {
     pub(crate) routing: Option<Routing>,
 }
 
+impl Sending {
+    /// One that no router was asked about.
+    pub(crate) fn unrouted(arrival: Arrival) -> Sending {
+        Sending { came: arrival.request.arrival, arrival, routing: None }
+    }
+}
+
+/// What of a pass takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charged {
+    All,
+    /// Of a prefill worker of AISimulate 0.13.
+    Prefill,
+    /// Of a decode worker of AISimulate 0.13.
+    Decode,
+}
+
+impl Charged {
+    fn part(self, shape: Shape<'_>) -> Shape<'_> {
+        match self {
+            Charged::All => shape,
+            Charged::Prefill => Shape { decode: DecodeSet::default(), ..shape },
+            Charged::Decode => Shape { prefill: &[], ..shape },
+        }
+    }
+}
+
+/// What of a request's KV has moved, or may, for which others wait.
+pub(crate) enum LaneMove {
+    /// A prompt is computed, and its blocks are held.
+    Handed(Slot, Box<RequestRecord>),
+    /// A request's load has started.
+    Started(RequestId, KvLoad),
+    /// A loaded request may run (AISimulate 0.13).
+    Activated(RequestId),
+}
+
 /// One rank of a group.
 pub(crate) struct Lane {
     pub(crate) rank: Rank,
@@ -70,6 +111,17 @@ pub(crate) struct Lane {
     pub(crate) next_pass: u64,
     /// Records of live requests, by slot.
     live: Vec<RequestRecord>,
+    /// What of a pass takes time.
+    charged: Charged,
+    /// Where there is a tier in the host's memory.
+    host: Option<HostCopies>,
+    /// What others wait for.
+    moves: Vec<LaneMove>,
+    /// Requests whose load is to start here.
+    unloaded: usize,
+    /// Transfers that have ended and are not reported: loads, and blocks that were held.
+    loaded: Vec<Slot>,
+    sent: Vec<Slot>,
     pub(crate) row: RankRow,
     events: Option<EventBuffer>,
     news: Option<NewsBook>,
@@ -81,6 +133,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(
+        role: Role,
         worker: u32,
         index: u32,
         mut config: RankConfig,
@@ -97,7 +150,13 @@ impl Lane {
             last_end: Nanos::ZERO,
             next_pass: 0,
             live: Vec::new(),
-            row: RankRow::new(Role::Aggregated, worker, index, usable),
+            charged: Charged::All,
+            host: None,
+            moves: Vec::new(),
+            unloaded: 0,
+            loaded: Vec::new(),
+            sent: Vec::new(),
+            row: RankRow::new(role, worker, index, usable),
             events: log_events.then(EventBuffer::default),
             news: options.telling.book(),
             fruitless_preemptions: 0,
@@ -105,53 +164,98 @@ impl Lane {
         })
     }
 
+    pub(crate) fn set_host(&mut self, host: HostCopies) {
+        self.host = Some(host);
+    }
+
+    /// When the next copy from or to the host ends or can start.
+    pub(crate) fn next_copy(&self) -> Nanos {
+        self.host.as_ref().map_or(Nanos::NEVER, HostCopies::next_end)
+    }
+
+    pub(crate) fn set_charged(&mut self, charged: Charged) {
+        self.charged = charged;
+    }
+
     /// Takes over a request at `now`. False if it was refused, which is entered in `collector`.
     pub(crate) fn submit(&mut self, sending: Sending, now: Nanos, collector: &mut Collector) -> bool {
-        let Sending { arrival, came, routing } = sending;
+        let Sending { arrival: Arrival { at: _, request, name, .. }, came, routing } = sending;
+        let record = RequestRecord {
+            id: request.id,
+            name,
+            worker: self.row.worker,
+            rank: self.row.rank,
+            prefill_worker: None,
+            routing,
+            arrival: came,
+            dispatched: now,
+            first_admit: None,
+            first_token: None,
+            second_token: None,
+            last_token: None,
+            terminal: now,
+            input_tokens: request.prompt_tokens,
+            requested_output_tokens: request.output.max_tokens,
+            output_tokens: 0,
+            first_admission_reused_tokens: 0,
+            reused_tokens: 0,
+            admissions: 0,
+            preemptions: 0,
+            finish_reason: FinishReason::Length,
+        };
+        self.take_over(request, record, now, collector)
+    }
+
+    /// Takes over a request whose prompt another worker has computed, with what is known of it. False if it was
+    /// refused.
+    pub(crate) fn hand_over(
+        &mut self,
+        arrival: Arrival,
+        record: RequestRecord,
+        now: Nanos,
+        collector: &mut Collector,
+    ) -> bool {
         let Arrival { at: _, request, name, .. } = arrival;
-        let (id, input, output) = (request.id, request.prompt_tokens, request.output.max_tokens);
-        let (worker, rank) = (self.row.worker, self.row.rank);
+        let record = RequestRecord {
+            name,
+            worker: self.row.worker,
+            rank: self.row.rank,
+            requested_output_tokens: request.output.max_tokens,
+            output_tokens: 0,
+            first_token: None,
+            last_token: None,
+            ..record
+        };
+        let taken = self.take_over(request, record, now, collector);
+        self.unloaded += usize::from(taken);
+        taken
+    }
+
+    fn take_over(
+        &mut self,
+        request: Request,
+        record: RequestRecord,
+        now: Nanos,
+        collector: &mut Collector,
+    ) -> bool {
         match self.rank.submit(request) {
             Err(reason) => {
                 if let Some(news) = &mut self.news {
-                    news.ended(now, id);
+                    news.ended(now, record.id);
                 }
                 collector.rejected(&Refusal {
-                    id,
-                    name,
-                    placed: Some((worker, rank)),
-                    arrival: came,
+                    id: record.id,
+                    name: record.name,
+                    placed: Some((record.worker, record.rank)),
+                    arrival: record.arrival,
                     refused: now,
-                    input_tokens: input,
-                    requested_output_tokens: output,
+                    input_tokens: record.input_tokens,
+                    requested_output_tokens: record.requested_output_tokens,
                     reason,
                 });
                 false
             }
             Ok(slot) => {
-                let record = RequestRecord {
-                    id,
-                    name,
-                    worker,
-                    rank,
-                    prefill_worker: None,
-                    routing,
-                    arrival: came,
-                    dispatched: now,
-                    first_admit: None,
-                    first_token: None,
-                    second_token: None,
-                    last_token: None,
-                    terminal: now,
-                    input_tokens: input,
-                    requested_output_tokens: output,
-                    output_tokens: 0,
-                    first_admission_reused_tokens: 0,
-                    reused_tokens: 0,
-                    admissions: 0,
-                    preemptions: 0,
-                    finish_reason: FinishReason::Length,
-                };
                 match self.live.get_mut(slot.0 as usize) {
                     Some(old) => *old = record,
                     None => self.live.push(record),
@@ -163,7 +267,13 @@ impl Lane {
 
     /// Schedules its part of the pass that starts at `start`, if there is anything to schedule. When the
     /// pass ends, the group says later, for it lasts as long as its longest part.
-    pub(crate) fn schedule(&mut self, throttle: bool, start: Nanos, timing: &TimingModel) -> Part {
+    pub(crate) fn schedule(
+        &mut self,
+        throttle: bool,
+        now: Nanos,
+        start: Nanos,
+        timing: &TimingModel,
+    ) -> Part {
         let mut flying = Flying {
             takes_part: false,
             number: self.next_pass,
@@ -177,17 +287,33 @@ impl Lane {
             return Part::default();
         }
         let scheduled = self.rank.schedule_throttled(throttle);
-        let duration = timing.pass_duration(&scheduled.shape());
+        let duration = timing.pass_duration(&self.charged.part(scheduled.shape()));
         flying.takes_part = true;
         flying.prefill_tokens = scheduled.prefill_tokens;
         flying.decode_tokens = scheduled.tokens - scheduled.prefill_tokens;
         note_scheduled(scheduled, &mut self.live, start, self.last_end);
+        if self.host.is_some() {
+            note_host_loads(scheduled, &mut self.live);
+        }
+        let from_others = if self.host.is_none() { &scheduled.loads[..] } else { &[] };
+        for &load in from_others {
+            self.unloaded -= 1;
+            self.moves.push(LaneMove::Started(self.live[load.slot.0 as usize].id, load));
+        }
         if let Some(events) = &mut self.events {
             for slot in &scheduled.preempted {
                 events.preempted(flying.number, self.live[slot.0 as usize].id);
             }
         }
         let preempted = scheduled.preempted.len() as u64;
+        let mut ready = start;
+        if let Some(host) = &mut self.host {
+            let (jobs, flush) = (scheduled.host_jobs.clone(), scheduled.flush.clone());
+            ready = ready.max(host.launch(&mut self.rank, jobs, &flush, now));
+        }
+        // The worker is asked when a pass is launched.
+        self.loaded.drain(..).for_each(|slot| self.rank.kv_loaded(slot));
+        self.sent.drain(..).for_each(|slot| self.rank.kv_sent(slot));
         self.fruitless_preemptions += preempted;
         self.next_pass += 1;
         self.flying.push_back(flying);
@@ -196,15 +322,16 @@ impl Lane {
             duration,
             tokens: flying.tokens(),
             prefill_tokens: flying.prefill_tokens,
+            ready,
             fruitless: preempted > 0 && self.fruitless(),
         }
     }
 
-    /// The pass scheduled last ends at `end`.
+    /// The pass scheduled last starts at `start` and ends at `end`.
     #[inline]
-    pub(crate) fn set_end(&mut self, end: Nanos) {
+    pub(crate) fn set_span(&mut self, start: Nanos, end: Nanos) {
         if let Some(pass) = self.flying.back_mut() {
-            pass.end = end;
+            (pass.start, pass.end) = (start, end);
         }
     }
 
@@ -213,11 +340,18 @@ impl Lane {
     pub(crate) fn complete(&mut self, now: Nanos, collector: &mut Collector) -> u64 {
         let Some(pass) = self.flying.pop_front().filter(|pass| pass.takes_part) else { return 0 };
         let outcome = self.rank.complete();
-        let ended = outcome.finished.len() as u64;
+        let ended = outcome.finished.iter().filter(|finished| !finished.held).count() as u64;
         if outcome.steady_tokens > 0 || !outcome.tokens.is_empty() {
             self.fruitless_preemptions = 0;
         }
-        note_completed(outcome, &mut self.live, now, self.last_end, collector, self.news.as_mut());
+        note_completed(
+            outcome,
+            &mut self.live,
+            (now, self.last_end),
+            collector,
+            self.news.as_mut(),
+            &mut self.moves,
+        );
         if outcome.beat {
             self.last_end = now;
         }
@@ -269,10 +403,66 @@ impl Lane {
 
     /// The coming steady passes, if there are any that nobody has to look at one by one.
     pub(crate) fn steady(&self) -> Option<Steady> {
-        if self.events.as_ref().is_some_and(EventBuffer::is_waiting) {
+        // What happened between two passes is told with the next one.
+        let untold = |events: &EventBuffer| events.is_waiting() || !self.rank.events().is_empty();
+        if self.events.as_ref().is_some_and(untold) || self.has_reports() {
             return None;
         }
         self.rank.steady()
+    }
+
+    /// The load of a request here has ended.
+    pub(crate) fn load_ended(&mut self, slot: Slot) {
+        self.loaded.push(slot);
+    }
+
+    /// Blocks that were held here have been read.
+    pub(crate) fn send_ended(&mut self, slot: Slot) {
+        self.sent.push(slot);
+    }
+
+    /// Transfers have ended, and it is not told yet.
+    fn has_reports(&self) -> bool {
+        !self.loaded.is_empty() || !self.sent.is_empty()
+    }
+
+    /// Between two passes, by the rules of AISimulate 0.13: loads and holds that have ended are over at once, and
+    /// with the end of a pass, and with each load, one more load may start.
+    pub(crate) fn transfer_at_once(&mut self, pass_ended: bool) {
+        if pass_ended {
+            self.start_load();
+        }
+        for slot in std::mem::take(&mut self.sent) {
+            self.rank.kv_sent_at_once(slot);
+        }
+        for slot in std::mem::take(&mut self.loaded) {
+            self.rank.kv_loaded_at_once(slot);
+            self.moves.push(LaneMove::Activated(self.live[slot.0 as usize].id));
+            self.start_load();
+        }
+    }
+
+    /// Starts the load of the request whose turn it is, if it can be.
+    pub(crate) fn start_load(&mut self) {
+        if self.unloaded > 0
+            && let Some(load) = self.rank.start_load()
+        {
+            self.unloaded -= 1;
+            self.moves.push(LaneMove::Started(self.live[load.slot.0 as usize].id, load));
+        }
+    }
+
+    /// A load is to start here, or its end to be told.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.unloaded > 0 || self.has_reports()
+    }
+
+    pub(crate) fn moves(&mut self) -> &mut Vec<LaneMove> {
+        &mut self.moves
+    }
+
+    pub(crate) fn has_moves(&self) -> bool {
+        !self.moves.is_empty()
     }
 
     /// What it has to tell the balancer: its load, if its counts have changed since it last did
@@ -365,13 +555,27 @@ fn note_scheduled(scheduled: &Scheduled, live: &mut [RequestRecord], start: Nano
         let record = &mut live[admission.slot.0 as usize];
         if record.admissions == 0 {
             record.first_admit = Some(start);
-            record.first_admission_reused_tokens = admission.hit_tokens;
+            // What was loaded was noted when that began.
+            let hit = admission.hit_tokens;
+            record.first_admission_reused_tokens = record.first_admission_reused_tokens.max(hit);
         }
         record.admissions += 1;
         record.reused_tokens = record.reused_tokens.max(admission.hit_tokens);
     }
     for slot in &scheduled.preempted {
         live[slot.0 as usize].preemptions += 1;
+    }
+}
+
+/// Enters what comes back from the host in the records: it was reused.
+fn note_host_loads(scheduled: &Scheduled, live: &mut [RequestRecord]) {
+    for load in &scheduled.loads {
+        let record = &mut live[load.slot.0 as usize];
+        let reused = load.hit_tokens + load.tokens;
+        record.reused_tokens = record.reused_tokens.max(reused);
+        if record.admissions == 0 {
+            record.first_admission_reused_tokens = reused;
+        }
     }
 }
 
@@ -386,10 +590,10 @@ fn park(slots: &[windtunnel_engine::Slot], live: &mut [RequestRecord], last_end:
 fn note_completed(
     outcome: &Outcome,
     live: &mut [RequestRecord],
-    now: Nanos,
-    last_end: Nanos,
+    (now, last_end): (Nanos, Nanos),
     collector: &mut Collector,
     mut news: Option<&mut NewsBook>,
+    moves: &mut Vec<LaneMove>,
 ) {
     park(&outcome.parked, live, last_end);
     if outcome.steady_tokens > 0 {
@@ -419,7 +623,11 @@ fn note_completed(
         record.output_tokens = finished.output_tokens;
         record.finish_reason = finished.reason;
         record.terminal = now;
-        collector.finished(record);
+        if finished.held {
+            moves.push(LaneMove::Handed(finished.slot, Box::new(record.clone())));
+        } else {
+            collector.finished(record);
+        }
         if let Some(news) = &mut news {
             news.ended(now, record.id);
         }

@@ -2,14 +2,18 @@
 //!
 //! `run` is the loop; `group` is a rank group, the ranks that step together, and its passes; `lane` is one
 //! rank of it; `routing` keeps the router informed, with what the ranks tell as `news`; `placement` finds the rank
-//! for a request; `observer` writes events and telemetry;
-//! `threads` runs independent workers side by side.
-//! Every instant is handled in this order: pass ends, arrivals in trace order, schedule calls, pass
+//! for a request; `observer` writes events and telemetry; `threads` runs independent workers side by side.
+//! `disaggregated` is the loop of a run whose prefill and decode have workers of their own, and `links` the transfers
+//! between these; `host` copies blocks from and to the memory of the host.
+//! Every instant is handled in this order: pass ends, transfers, arrivals in trace order, schedule calls, pass
 //! starts, telemetry. Nothing here reads a clock.
 
+mod disaggregated;
 mod error;
 mod group;
+mod host;
 mod lane;
+mod links;
 mod news;
 mod observer;
 mod placement;

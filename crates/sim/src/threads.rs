@@ -87,7 +87,7 @@ fn work<L: Lanes>(
     for batch in requests {
         for (worker, arrival) in batch {
             let now = arrival.at;
-            let sending = Sending { came: arrival.request.arrival, arrival, routing: None };
+            let sending = Sending::unrouted(arrival);
             send_to(groups, &mut placer, ignore_eos, worker, sending, now);
         }
     }

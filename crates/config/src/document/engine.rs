@@ -53,6 +53,10 @@ pub(crate) struct Engine {
     /// Type of the numbers in the KV cache, for timing and capacity of type default: that of the checkpoint if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvcache_quant_mode: Option<KvCacheQuantMode>,
+    /// How KV gets from prefill to decode workers. Disaggregated only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "KvTransfer")]
+    pub kv_transfer: Option<KvTransfer>,
     /// The workers, by role.
     pub workers: Workers,
 }
@@ -152,6 +156,57 @@ pub(crate) enum Mode {
     /// Every worker does prefill and decode.
     #[default]
     Aggregated,
+    /// Some workers do prefill, others decode.
+    Disaggregated,
+}
+
+/// How KV gets from prefill to decode workers.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct KvTransfer {
+    /// KV bytes of one token on an accelerator. Auto: by the model, which then has to be a known one where transfers
+    /// take time, and the prefill workers' tensor parallelism.
+    pub bytes_per_token: BytesPerToken,
+    /// Bytes per nanosecond of one transfer. Without it, and without nic_gb_per_second, transfers take no time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub bandwidth_gb_per_second: Option<f64>,
+    /// Which tokens are charged.
+    pub timing_mode: TransferTiming,
+    /// What transfers share.
+    pub links: LinkSharing,
+    /// Bytes per nanosecond of the network interface of a worker, for each direction. With links fair_share only, and
+    /// needed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub nic_gb_per_second: Option<f64>,
+    /// Layers of the model, whose KV is sent layer by layer while the next ones are computed. Not given: all of it is
+    /// sent when the prompt is computed. With links per_request only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub overlap_layers: Option<u32>,
+}
+
+/// Which tokens of a prompt are charged to its transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TransferTiming {
+    /// Those of the blocks that the decode worker does not have.
+    #[default]
+    DestinationMissing,
+    /// All.
+    FullPrompt,
+}
+
+/// What transfers share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LinkSharing {
+    /// Nothing: each has its bandwidth.
+    #[default]
+    PerRequest,
+    /// The interfaces of their two workers, evenly.
+    FairShare,
 }
 
 /// The engine.
@@ -219,7 +274,17 @@ pub(crate) enum Defaults {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Workers {
     /// Workers that do prefill and decode.
-    pub aggregated: Worker,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Worker")]
+    pub aggregated: Option<Worker>,
+    /// Workers that do prefill only. In mode disaggregated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Worker")]
+    pub prefill: Option<Worker>,
+    /// Workers that do decode only. In mode disaggregated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Worker")]
+    pub decode: Option<Worker>,
 }
 
 /// One pool of equal workers.
@@ -485,6 +550,48 @@ pub(crate) struct KvCache {
     /// How many blocks there are.
     #[serde(default)]
     pub capacity: Capacity,
+    /// Full blocks of prompts are copied to the host's memory and come back from there (vLLM's native CPU offload).
+    /// vLLM only, under native semantics, for aggregated workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "HostOffload")]
+    pub host_offload: Option<HostOffload>,
+}
+
+/// The host's memory of one rank.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HostOffload {
+    /// Blocks there.
+    #[schemars(range(min = 1, max = 4_000_000_000u32))]
+    pub num_host_blocks: u32,
+    /// Who shares it.
+    #[serde(default)]
+    pub scope: OffloadScope,
+    /// Bytes per nanosecond to the host; 0 is no limit.
+    #[serde(default = "host_bandwidth")]
+    #[schemars(range(min = 0))]
+    pub d2h_bandwidth_gbps: f64,
+    /// Bytes per nanosecond from the host; 0 is no limit.
+    #[serde(default = "host_bandwidth")]
+    #[schemars(range(min = 0))]
+    pub h2d_bandwidth_gbps: f64,
+    /// Added to each copy.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub latency_to_first_byte_ms: f64,
+}
+
+fn host_bandwidth() -> f64 {
+    32.0
+}
+
+/// Who shares the host's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OffloadScope {
+    /// Nobody: each rank has its own.
+    #[default]
+    DpRankLocal,
 }
 
 impl Default for KvCache {
@@ -494,6 +601,7 @@ impl Default for KvCache {
             prefix_caching: true,
             bytes_per_token: BytesPerToken::default(),
             capacity: Capacity::default(),
+            host_offload: None,
         }
     }
 }

@@ -3,13 +3,14 @@
 
 use super::calibrated::pass_model;
 use super::capacity::Blocks;
+use super::role::{RoleKeys, token_bytes};
 use super::timing::timing;
 use super::{Findings, owners, sglang, trtllm, vllm};
 use crate::document::{
-    Backend, BytesPerToken, ContextLength, Defaults, Engine, Mode, RankPlacement, Semantics as SemanticsKey,
-    TimingType, Worker,
+    Backend, BytesPerToken, ContextLength, Defaults, RankPlacement, Semantics as SemanticsKey, TimingType,
+    Worker,
 };
-use crate::experiment::{Deployment, Parallelism, Placement, Semantics};
+use crate::experiment::{Deployment, HostOffload, Parallelism, Placement, Semantics};
 use std::num::NonZeroU32;
 use std::path::Path;
 use windtunnel_engine::{ConfigError, Nanos, RankConfig};
@@ -28,8 +29,7 @@ pub(super) const TIMING: &str = "engine.workers.aggregated.timing";
 const MOST_RANKS: u64 = 100_000;
 
 /// Makes the deployment and fills in the defaults that depend on other keys.
-pub(super) fn deployment(keys: &mut Engine, folder: &Path, findings: &mut Findings) -> Option<Deployment> {
-    let Mode::Aggregated = keys.mode;
+pub(super) fn deployment(keys: &mut RoleKeys, folder: &Path, findings: &mut Findings) -> Option<Deployment> {
     let semantics = match keys.semantics {
         SemanticsKey::Native => Semantics::Native,
         SemanticsKey::Aisimulate013 => Semantics::Aisimulate013,
@@ -45,12 +45,12 @@ pub(super) fn deployment(keys: &mut Engine, folder: &Path, findings: &mut Findin
             trtllm::rank(keys, folder, semantics, findings).map(|rank| rank.of(RankConfig::Trtllm))
         }
     };
-    let group = group(keys.backend, &mut keys.workers.aggregated, semantics, findings);
-    let calibrated = match keys.workers.aggregated.timing.kind {
+    let group = group(keys.backend, &mut keys.worker, semantics, findings);
+    let calibrated = match keys.worker.timing.kind {
         TimingType::Default => pass_model(keys, folder, findings),
         _ => None,
     };
-    let worker = &mut keys.workers.aggregated;
+    let worker = &mut keys.worker;
     // Without a rank there is no deployment; its timing is checked all the same.
     let blocks = rank.as_ref().map_or(1, |rank| rank.blocks.number);
     let capacity_tokens = u64::from(blocks) * u64::from(block_size);
@@ -66,13 +66,16 @@ pub(super) fn deployment(keys: &mut Engine, folder: &Path, findings: &mut Findin
         findings.problem(&format!("{WORKER}.parallelism"), message);
         return None;
     }
+    let host_offload = host_offload(keys, folder, block_size, findings);
+    let worker = &mut keys.worker;
+    let spread = &worker.parallelism;
     let Rank { config, blocks } = rank?;
     Some(Deployment {
         semantics,
         model: keys.model.clone(),
         hardware: keys.hardware.clone(),
         backend_version: keys.backend_version.clone(),
-        role: "aggregated",
+        role: keys.role,
         replicas: NonZeroU32::new(spread.replicas)?,
         startup: startup?,
         parallelism: Parallelism {
@@ -94,6 +97,7 @@ pub(super) fn deployment(keys: &mut Engine, folder: &Path, findings: &mut Findin
             BytesPerToken::Bytes(bytes) => Some(bytes),
             BytesPerToken::Auto(_) => None,
         },
+        host_offload,
         // Both are filled in when the router is known.
         router: RouterPolicy::RoundRobin,
         kv_event_lag: Nanos::ZERO,
@@ -112,15 +116,63 @@ impl<C> Rank<C> {
     }
 }
 
+/// How blocks get to the host and back. Only vLLM's own offload is modelled, and only where nothing else moves KV.
+fn host_offload(
+    keys: &RoleKeys,
+    folder: &Path,
+    block_size: u32,
+    findings: &mut Findings,
+) -> Option<HostOffload> {
+    let offload = keys.worker.kv_cache.host_offload.as_ref()?;
+    let path = format!("{KV_CACHE}.host_offload");
+    let here = match (keys.backend, keys.semantics, keys.role) {
+        (Backend::Vllm, SemanticsKey::Native, "aggregated") => None,
+        (Backend::Vllm, SemanticsKey::Native, _) => Some("engine.mode disaggregated".to_owned()),
+        (Backend::Vllm, SemanticsKey::Aisimulate013, _) => {
+            Some("engine.semantics aisimulate_0_13".to_owned())
+        }
+        (backend, ..) => Some(format!("backend {}", name(backend))),
+    };
+    if let Some(here) = here {
+        let message = format!(
+            "given, but it belongs to aggregated workers of vllm under engine.semantics native, and here is {here}"
+        );
+        findings.problem(&path, message);
+        return None;
+    }
+    let rate = |gbps: f64| (gbps > 0.0).then_some(gbps);
+    let (to_host, from_host) = (rate(offload.d2h_bandwidth_gbps), rate(offload.h2d_bandwidth_gbps));
+    let latency =
+        findings.time(&format!("{path}.latency_to_first_byte_ms"), offload.latency_to_first_byte_ms)?;
+    let token = match keys.worker.kv_cache.bytes_per_token {
+        BytesPerToken::Bytes(bytes) => Some(bytes),
+        BytesPerToken::Auto(_) => {
+            token_bytes(&keys.model, keys.kvcache_quant_mode, folder, keys.worker.parallelism.tensor)
+        }
+    };
+    if token.is_none() && (to_host.is_some() || from_host.is_some()) {
+        let path = format!("{KV_CACHE}.bytes_per_token");
+        let got = findings.shown(&path, "auto");
+        let message = format!(
+            "got {got}; with host_offload that needs an engine.model that `windtunnel models` lists, or a \
+             config.json: give one of these, or a number here"
+        );
+        findings.problem(&path, message);
+        return None;
+    }
+    let bytes_per_block = token.unwrap_or(0) * u64::from(block_size);
+    Some(HostOffload { bytes_per_block, to_host, from_host, latency })
+}
+
 /// Fills in the tokens of a block.
-fn block_size(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> u32 {
+fn block_size(keys: &mut RoleKeys, semantics: Semantics, findings: &mut Findings) -> u32 {
     let default = match (keys.backend, keys.defaults) {
         (Backend::Vllm, Defaults::Aisimulate) => 64,
         (Backend::Vllm, Defaults::Native) => vllm::BLOCK_SIZE,
         (Backend::Sglang, _) => 1,
         (Backend::Trtllm, _) => 32,
     };
-    let size = *keys.workers.aggregated.kv_cache.block_size.get_or_insert(default);
+    let size = *keys.worker.kv_cache.block_size.get_or_insert(default);
     if size < 2 && keys.backend != Backend::Sglang && semantics == Semantics::Aisimulate013 {
         let message = format!(
             "got {size}; under engine.semantics aisimulate_0_13 backend {} needs at least 2",

@@ -18,8 +18,17 @@ const USUAL_BLOCK: u32 = 64;
 const NO_BUDGET: u64 = 10_000_000;
 
 /// Makes the policy, fills in its defaults, and gives the time after which changes of a prefix cache are known.
-pub(super) fn resolve(keys: &mut Router, deployment: &mut Deployment, findings: &mut Findings) {
+/// `apart`: prefill and decode have workers of their own.
+pub(super) fn resolve(keys: &mut Router, deployment: &mut Deployment, apart: bool, findings: &mut Findings) {
     foreign_keys(keys, findings);
+    if apart && keys.policy != RouterPolicy::RoundRobin {
+        let message = format!(
+            "got \"{}\"; between separate prefill and decode workers only round_robin is supported yet",
+            keys.policy.name()
+        );
+        findings.problem("router.policy", message);
+        return;
+    }
     if keys.policy != RouterPolicy::KvRouter {
         keys.prefill_load_model = None;
     }
