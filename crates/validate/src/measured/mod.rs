@@ -100,7 +100,7 @@ impl MeasuredRun {
                 tie: ordinal as u64,
                 hand_off: HandOff::None,
             };
-            Ok(Arrival { at, request, name: measured.id.clone(), dp_rank: None })
+            Ok(Arrival { at, request, name: measured.id.clone(), dp_rank: None, session: None })
         });
         arrivals.collect()
     }
