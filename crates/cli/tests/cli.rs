@@ -68,7 +68,8 @@ fn wrong_input_exits_with_2_and_says_what_and_where() {
             &["predict", QUICKSTART, "--set", "engine.worker=1"],
             "error: --set engine.worker=1: engine.worker: unknown key; did you mean workers? known here: \
              backend, backend_version, context_length, defaults, enable_chunked_prefill, gemm_quant_mode, \
-             gpu_memory_gib, hardware, kvcache_quant_mode, mode, model, moe_quant_mode, semantics, workers\n",
+             gpu_memory_gib, hardware, kv_transfer, kvcache_quant_mode, mode, model, moe_quant_mode, \
+             semantics, workers\n",
         ),
         (
             &["predict", QUICKSTART, "--telemetry", "t.jsonl", "--telemetry-interval-ms", "0"],

@@ -98,6 +98,8 @@ impl Check<'_> {
     fn unknown(&self, key: &str, nearest: Option<&str>, siblings: &[&str]) -> String {
         let mut homes = Vec::new();
         homes_of(key, self.schema, "", &mut homes);
+        // A key of one role is one of all.
+        homes.retain(|home| refused::usual(home) == *home);
         let advice = match (nearest, homes.as_slice()) {
             (Some(name), _) => format!("did you mean {name}? "),
             (None, [home]) => format!("did you mean {home}? "),

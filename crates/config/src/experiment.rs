@@ -12,8 +12,10 @@ use windtunnel_traffic::{Source, TrafficError, WorkloadSource};
 /// Everything that one prediction needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experiment {
-    /// What serves.
+    /// What serves. Where prefill has workers of its own, those that decode.
     pub deployment: Deployment,
+    /// The prefill workers, where they are others.
+    pub prefill: Option<Prefill>,
     /// What is asked of it.
     pub workload: Workload,
     /// What a good request is, if anything was said.
@@ -41,6 +43,53 @@ pub enum Placement {
     VllmBalancer,
 }
 
+/// Workers that compute prompts for others, and how these get the KV.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prefill {
+    /// The workers.
+    pub deployment: Deployment,
+    /// How KV gets from them to the decode workers.
+    pub transfer: KvTransfer,
+}
+
+/// How KV gets from one worker to another. A bandwidth in GB/s is one in bytes per nanosecond.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KvTransfer {
+    /// KV bytes of one token; 0 where transfers take no time.
+    pub bytes_per_token: u64,
+    /// Most bytes per nanosecond of one transfer, no limit if none.
+    pub bandwidth: Option<f64>,
+    /// Which tokens are charged.
+    pub charged: ChargedTokens,
+    /// What transfers share.
+    pub sharing: LinkSharing,
+    /// Layers, if each is sent as soon as it is computed.
+    pub overlap_layers: Option<u32>,
+}
+
+/// Which tokens of a prompt are charged to its transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChargedTokens {
+    /// Those of the blocks that the decode worker does not have.
+    #[default]
+    DestinationMissing,
+    /// All.
+    FullPrompt,
+}
+
+/// What transfers share.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum LinkSharing {
+    /// Nothing.
+    #[default]
+    PerRequest,
+    /// Evenly the interfaces of the two workers.
+    FairShare {
+        /// Bytes per nanosecond of an interface, for each direction.
+        interface: f64,
+    },
+}
+
 /// What serves: one pool of equal workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deployment {
@@ -52,7 +101,7 @@ pub struct Deployment {
     pub hardware: String,
     /// Version of the engine: a label.
     pub backend_version: Option<String>,
-    /// Name of the pool, `aggregated`.
+    /// Name of the pool: `aggregated`, `prefill` or `decode`.
     pub role: &'static str,
     /// Workers at the start, all ready at 0.
     pub replicas: NonZeroU32,

@@ -18,7 +18,10 @@ mod tree;
 mod yaml;
 
 pub use error::{ConfigError, Place, Problem};
-pub use experiment::{Deployment, Experiment, Pace, Parallelism, Placement, Semantics, Sla, Workload};
+pub use experiment::{
+    ChargedTokens, Deployment, Experiment, KvTransfer, LinkSharing, Pace, Parallelism, Placement, Prefill,
+    Semantics, Sla, Workload,
+};
 pub use resolve::NO_CONTEXT_LIMIT;
 pub use table_file::TableFile;
 

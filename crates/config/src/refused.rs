@@ -7,8 +7,6 @@ use serde_json::Value as Json;
 
 const SESSIONS: &str = "sessions of several turns are not supported yet; source.type synthetic and trace are";
 const AGENTIC: &str = "agentic traces are not supported yet; formats mooncake and requests are";
-const DISAGGREGATED: &str =
-    "separate prefill and decode workers are not supported yet; workers.aggregated is";
 const CALIBRATED: &str = "not supported yet; calibrated timing goes by the checkpoint's types, engine.gemm_quant_mode, \
      engine.moe_quant_mode and the data packs of the program";
 const OFFLOAD: &str = "KV cache tiers beyond the accelerator's memory are not supported yet";
@@ -47,13 +45,14 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.moe_kernel_source", &["null"], CALIBRATED),
     ("engine.enable_eplb", &["null", "false"], CALIBRATED),
     ("engine.wideep_num_slots", &["null"], CALIBRATED),
-    ("engine.kv_transfer", &["null"], DISAGGREGATED),
-    ("engine.workers.prefill", &["null"], DISAGGREGATED),
-    ("engine.workers.decode", &["null"], DISAGGREGATED),
     ("engine.workers.attention", &["null"], "separate attention and expert workers are not supported yet"),
     ("engine.workers.ffn", &["null"], "separate attention and expert workers are not supported yet"),
     ("engine.workers.encoder", &["null"], "prompts with images are not supported yet"),
-    ("engine.workers.aggregated.hardware", &["null"], "belongs to disaggregated roles; give engine.hardware"),
+    (
+        "engine.workers.aggregated.hardware",
+        &["null"],
+        "hardware of one role is not supported yet; give engine.hardware",
+    ),
     ("engine.workers.aggregated.parallelism.context", &["null", "1"], CONTEXT_PARALLEL),
     ("engine.workers.aggregated.parallelism.prefill_context", &["null", "1"], CONTEXT_PARALLEL),
     ("engine.workers.aggregated.parallelism.decode_context", &["null", "1"], CONTEXT_PARALLEL),
@@ -117,7 +116,6 @@ const VALUES: &[(&str, &str, &str)] = &[
     ),
     ("traffic.load.type", r#""kv_capacity_fraction""#, RECOMMEND),
     ("engine.hardware", r#""auto""#, RECOMMEND),
-    ("engine.mode", r#""disaggregated""#, DISAGGREGATED),
     ("engine.mode", r#""afd""#, "separate attention and expert workers are not supported yet; aggregated is"),
     (
         "engine.workers.aggregated.parallelism.pipeline",
@@ -149,6 +147,15 @@ const TOGETHER: &[Together] = &[Together {
           workers.aggregated is",
 }];
 
+/// The roles of workers, whose keys are the same.
+const ROLES: [&str; 3] = ["aggregated", "prefill", "decode"];
+
+/// The path of the same key in the role that the tables name.
+pub(crate) fn usual(path: &str) -> String {
+    let role = ROLES.iter().find(|role| path.starts_with(&format!("engine.workers.{role}.")));
+    role.map_or_else(|| path.to_owned(), |role| path.replacen(role, ROLES[0], 1))
+}
+
 /// Takes the keys that cannot be served out of the tree. Those that mean something become problems, and
 /// the mapping they stood in is returned as excused from lacking others.
 pub(crate) fn take_out(root: &mut Node) -> (Vec<Problem>, Vec<String>) {
@@ -168,7 +175,9 @@ fn wants_other_roles(root: &Node) -> bool {
 
 /// Puts the keys that may be given the values that mean "not used" into a schema, with these values.
 pub(crate) fn add_unused_keys(schema: &mut Json) {
-    for (path, unused, why) in KEYS.iter().filter(|(_, unused, _)| !unused.is_empty()) {
+    let unused = KEYS.iter().filter(|(_, unused, _)| !unused.is_empty());
+    for ((path, unused, why), role) in unused.flat_map(|of| ROLES.map(|role| (of, role))) {
+        let path = &*path.replace("workers.aggregated", &format!("workers.{role}"));
         let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
         let mut keys = parent.split('.').filter(|key| !key.is_empty());
         let parent = keys.try_fold(&mut *schema, |schema, key| schema.get_mut("properties")?.get_mut(key));
@@ -184,7 +193,7 @@ fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<St
     let Value::Map(entries) = &mut node.value else { return };
     entries.retain(|(key, child)| {
         let key_path = join(path, key);
-        let Some((_, unused, why)) = KEYS.iter().find(|(refused, _, _)| *refused == key_path) else {
+        let Some((_, unused, why)) = KEYS.iter().find(|(refused, _, _)| *refused == usual(&key_path)) else {
             return true;
         };
         if !unused.contains(&child.to_json().to_string().as_str()) {
@@ -206,6 +215,7 @@ pub(crate) fn value(root: &Node, path: &str, node: &Node, allowed: bool) -> Opti
     let json = |node: &Node| node.to_json().to_string();
     let here = json(node);
     let beside = |pair: &Together| root.find(pair.beside).is_some_and(|other| json(other) == pair.with);
+    let path = &*usual(path);
     let mut together = TOGETHER.iter().filter(|pair| pair.path == path && pair.value == here);
     if let Some(pair) = together.find(|pair| beside(pair)) {
         return Some(pair.why);

@@ -90,6 +90,17 @@ fn every_key_is_documented_with_its_default() {
     let documented = documented();
     let mut keys = BTreeMap::new();
     declared(&schema(), "", &mut keys);
+    // Roles have the same keys, which are told once.
+    for role in ["engine.workers.prefill.", "engine.workers.decode."] {
+        let of_role = keys.extract_if(.., |path, _| path.starts_with(role));
+        let theirs: BTreeMap<String, _> = of_role
+            .map(|(path, default)| (path.replace(role, "engine.workers.aggregated."), default))
+            .collect();
+        assert!(!theirs.is_empty());
+        for (path, default) in theirs {
+            assert_eq!(keys.get(&path), Some(&default), "{role} {path}");
+        }
+    }
     assert_eq!(documented.keys().collect::<Vec<_>>(), keys.keys().collect::<Vec<_>>());
     for (path, default) in keys {
         let said = documented[&path].trim_matches('`');

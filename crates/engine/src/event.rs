@@ -150,6 +150,12 @@ impl KvEvents {
         }
     }
 
+    /// Blocks that go together, as an event of their own.
+    pub(crate) fn removed_as_one(&mut self, blocks: &[BlockKey]) {
+        self.keys.extend_from_slice(blocks);
+        self.entries.push(Entry::Removed { count: blocks.len() as u32 });
+    }
+
     /// The cache was emptied, all at once.
     pub fn cleared(&mut self) {
         self.entries.push(Entry::Cleared);

@@ -25,7 +25,9 @@ pub use error::ConfigError;
 pub use event::{KvEvent, KvEvents};
 pub use identity::{BlockKey, KeySpace, Keys};
 pub use nanos::{MAX_NANOS, Nanos};
-pub use pass::{Admission, Chunk, DecodeSet, Finished, KvLoad, Outcome, Scheduled, Shape, Slot, Token};
+pub use pass::{
+    Admission, Chunk, DecodeSet, Finished, HostJob, KvLoad, Outcome, Scheduled, Shape, Slot, Token,
+};
 pub use rank::{Rank, RankConfig, RankStats, Steady, Stepper};
 pub use request::{Content, FinishReason, HandOff, OutputPlan, Rejection, Request, RequestId};
 pub use token_pass::LoadFailure;

@@ -113,6 +113,21 @@ pub struct KvLoad {
     pub after: u32,
 }
 
+/// Blocks that are copied between the accelerator and the host's memory. The driver reports its end (`job_done`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostJob {
+    /// Its number.
+    pub job: u64,
+    /// The request whose blocks they are.
+    pub request: RequestId,
+    /// From the host, otherwise to it.
+    pub load: bool,
+    /// The accelerator's blocks.
+    pub blocks: Vec<u32>,
+    /// The host's, one for each.
+    pub chunks: Vec<u32>,
+}
+
 /// What one call of `schedule` decided. Buffers are reused from pass to pass.
 #[derive(Clone, Debug, Default)]
 pub struct Scheduled {
@@ -140,6 +155,10 @@ pub struct Scheduled {
     pub sends: Vec<Slot>,
     /// Requests that ended before their load was asked for, so that nobody will read what is held for them.
     pub unread: Vec<RequestId>,
+    /// Copies from and to the host: a load starts with the pass, a store when the next one is launched.
+    pub host_jobs: Vec<HostJob>,
+    /// Copies that must have ended before the pass starts, in order of their numbers.
+    pub flush: Vec<u64>,
 }
 
 impl Scheduled {
@@ -160,6 +179,8 @@ impl Scheduled {
         self.loads.clear();
         self.sends.clear();
         self.unread.clear();
+        self.host_jobs.clear();
+        self.flush.clear();
     }
 }
 
@@ -183,6 +204,8 @@ pub struct Finished {
     pub reason: FinishReason,
     /// Output tokens it gave.
     pub output_tokens: u32,
+    /// Its blocks stay where they are, for another rank to read, until the driver says that they were (`kv_sent`).
+    pub held: bool,
 }
 
 /// What the completion of one pass made visible. Buffers are reused from pass to pass.

@@ -2,7 +2,7 @@
 
 use crate::error::ConfigError;
 use crate::event::KvEvents;
-use crate::pass::{DecodeSet, Outcome, Scheduled, Slot};
+use crate::pass::{DecodeSet, KvLoad, Outcome, Scheduled, Slot};
 use crate::request::{Rejection, Request, RequestId};
 use crate::{sglang, trtllm, vllm};
 
@@ -95,6 +95,15 @@ impl RankConfig {
         match self {
             RankConfig::Vllm(_) | RankConfig::Trtllm(_) => 3,
             RankConfig::Sglang(_) => 4,
+        }
+    }
+
+    /// Tokens of a block.
+    pub fn block_size(&self) -> u32 {
+        match self {
+            RankConfig::Vllm(config) => config.block_size,
+            RankConfig::Sglang(config) => config.page_size,
+            RankConfig::Trtllm(config) => config.block_size,
         }
     }
 
@@ -244,6 +253,42 @@ impl Rank {
     /// and as many `complete` calls.
     pub fn advance_steady(&mut self, passes: u64) {
         each!(self, rank => rank.advance_steady(passes));
+    }
+
+    /// The worker reports, with the pass scheduled last, that a load has ended ([`vllm::Rank::kv_loaded`]).
+    pub fn kv_loaded(&mut self, slot: Slot) {
+        if let Rank::Vllm(rank) = self {
+            rank.kv_loaded(slot);
+        }
+    }
+
+    /// The same of blocks that were held for another rank to read ([`vllm::Rank::kv_sent`]).
+    pub fn kv_sent(&mut self, slot: Slot) {
+        if let Rank::Vllm(rank) = self {
+            rank.kv_sent(slot);
+        }
+    }
+
+    /// A load has ended, by the rules of AISimulate 0.13 ([`vllm::Rank::kv_loaded_at_once`]).
+    pub fn kv_loaded_at_once(&mut self, slot: Slot) {
+        if let Rank::Vllm(rank) = self {
+            rank.kv_loaded_at_once(slot);
+        }
+    }
+
+    /// Held blocks have been read, by the rules of AISimulate 0.13 ([`vllm::Rank::kv_sent_at_once`]).
+    pub fn kv_sent_at_once(&mut self, slot: Slot) {
+        if let Rank::Vllm(rank) = self {
+            rank.kv_sent_at_once(slot);
+        }
+    }
+
+    /// Starts the load of the first waiting request, by the rules of AISimulate 0.13 ([`vllm::Rank::start_load`]).
+    pub fn start_load(&mut self) -> Option<KvLoad> {
+        match self {
+            Rank::Vllm(rank) => rank.start_load(),
+            Rank::Sglang(_) | Rank::Trtllm(_) => None,
+        }
     }
 
     /// The events that became visible with the last `complete`. They stay until `clear_events`.

@@ -51,6 +51,8 @@ pub(crate) struct Pass {
     pub(crate) stops: Vec<(u32, u32)>,
     /// Read when the pass is processed.
     pub(crate) reports: Vec<Report>,
+    /// Copies from and to the host that are reported with it.
+    pub(crate) jobs_done: Vec<u64>,
 }
 
 impl Recycle for Pass {
@@ -61,5 +63,6 @@ impl Recycle for Pass {
         self.members.clear();
         self.stops.clear();
         self.reports.clear();
+        self.jobs_done.clear();
     }
 }

@@ -5,13 +5,13 @@
 //! sends it requests, and up to when it may run, the run decides; it tells the run when it next does
 //! something.
 
-use crate::lane::Lane;
+use crate::lane::{Charged, Lane, LaneNews};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use windtunnel_config::{Deployment, Placement};
-use windtunnel_engine::{ConfigError, DecodeSet, MAX_NANOS, Nanos, Shape, Stepper};
+use windtunnel_config::{Deployment, Placement, Semantics};
+use windtunnel_engine::{ConfigError, DecodeSet, KvLoad, MAX_NANOS, Nanos, RequestId, Shape, Slot, Stepper};
 use windtunnel_perf::TimingModel;
-use windtunnel_report::{Collector, CollectorOptions, Refusal};
+use windtunnel_report::{Collector, CollectorOptions, Refusal, RequestRecord, Role};
 use windtunnel_router::{GroupStep, LoadReport};
 use windtunnel_traffic::Arrival;
 
@@ -22,6 +22,16 @@ pub(crate) struct GroupOptions {
     pub(crate) collector: CollectorOptions,
     pub(crate) log_events: bool,
     pub(crate) interrupt: Arc<AtomicBool>,
+}
+
+/// What a group has done that others wait for.
+pub(crate) enum News {
+    /// A prompt is computed here, and its blocks are held.
+    Handed { lane: usize, slot: Slot, record: Box<RequestRecord> },
+    /// A request's load has started.
+    Started { lane: usize, load: (RequestId, KvLoad) },
+    /// A loaded request may run (AISimulate 0.13).
+    Activated { id: RequestId },
 }
 
 /// Ranks of one worker that step together.
@@ -48,6 +58,8 @@ pub(crate) struct Group<L> {
     ended: u64,
     /// What the ranks have told the balancer and it has not taken, where there is one.
     reports: Option<Vec<LoadReport>>,
+    /// Transfers are known of at once, as in AISimulate 0.13, where they are any.
+    at_once: bool,
     /// Stops the run: raised from outside, or here when a pass would end beyond all time.
     interrupt: Arc<AtomicBool>,
     endless: Option<Nanos>,
@@ -95,6 +107,7 @@ struct Leap {
 impl<L: Lanes> Group<L> {
     /// `ranks` ranks of `worker`, from rank `first` on.
     pub(crate) fn new(
+        role: Role,
         worker: u32,
         first: u32,
         ranks: u32,
@@ -104,11 +117,18 @@ impl<L: Lanes> Group<L> {
         let mut config = deployment.engine.clone();
         let prefill_interval = if ranks > 1 { u64::from(config.take_prefill_interval()) } else { 1 };
         let depth = config.depth();
-        let lane = |index| Lane::new(worker, index, config.clone(), options.stepper, options.log_events);
+        let lane =
+            |index| Lane::new(role, worker, index, config.clone(), options.stepper, options.log_events);
+        let at_once = role != Role::Aggregated && deployment.semantics == Semantics::Aisimulate013;
+        let mut lanes = L::make(first, ranks, lane)?;
+        if at_once {
+            let charged = if role == Role::Prefill { Charged::Prefill } else { Charged::Decode };
+            lanes.as_mut().iter_mut().for_each(|lane| lane.set_charged(charged));
+        }
         let reports = deployment.ranks.get() > 1 && deployment.placement == Placement::VllmBalancer;
         Ok(Group {
             worker,
-            lanes: L::make(first, ranks, lane)?,
+            lanes,
             timing: deployment.timing.clone(),
             depth,
             now: Nanos::ZERO,
@@ -121,6 +141,7 @@ impl<L: Lanes> Group<L> {
             collector: Collector::new(options.collector),
             ended: 0,
             reports: reports.then(Vec::new),
+            at_once,
             interrupt: options.interrupt.clone(),
             endless: None,
             stretch: Vec::new(),
@@ -147,15 +168,92 @@ impl<L: Lanes> Group<L> {
 
     /// Hands over a request to the lane `lane` at `now`, to which the group has been advanced. A refused
     /// request is recorded and has ended.
-    pub(crate) fn submit(&mut self, lane: usize, arrival: Arrival, now: Nanos) {
+    /// True if it was taken.
+    pub(crate) fn submit(&mut self, lane: usize, arrival: Arrival, now: Nanos) -> bool {
         self.now = now;
-        if !self.lanes.as_mut()[lane].submit(arrival, now, &mut self.collector) {
-            self.ended += 1;
-            return;
+        let taken = self.lanes.as_mut()[lane].submit(arrival, now, &mut self.collector);
+        self.wake_or_end(taken, now);
+        taken
+    }
+
+    /// The same of a request whose prompt another worker has computed.
+    pub(crate) fn hand_over(
+        &mut self,
+        lane: usize,
+        arrival: Arrival,
+        record: RequestRecord,
+        now: Nanos,
+    ) -> bool {
+        self.now = now;
+        let taken = self.lanes.as_mut()[lane].hand_over(arrival, record, now, &mut self.collector);
+        self.wake_or_end(taken, now);
+        if taken && self.at_once && self.in_flight() == 0 {
+            self.lanes.as_mut()[lane].start_load();
         }
+        taken
+    }
+
+    fn wake_or_end(&mut self, taken: bool, now: Nanos) {
+        if taken {
+            self.wake(now);
+        } else {
+            self.ended += 1;
+        }
+    }
+
+    /// Something has come that it may have waited for.
+    fn wake(&mut self, now: Nanos) {
         self.empty_passes = 0;
         if self.in_flight() == 0 && self.due.is_none() {
             self.due = Some(now);
+        }
+    }
+
+    /// The load of a request in the lane `lane` has ended at `now`, to which the group has been advanced.
+    pub(crate) fn load_ended(&mut self, lane: usize, slot: Slot, now: Nanos) {
+        self.lanes.as_mut()[lane].load_ended(slot);
+        self.transfer_ended(lane, now);
+    }
+
+    /// Blocks held in the lane `lane` have been read at `now`, to which the group has been advanced.
+    pub(crate) fn send_ended(&mut self, lane: usize, slot: Slot, now: Nanos) {
+        self.lanes.as_mut()[lane].send_ended(slot);
+        self.transfer_ended(lane, now);
+    }
+
+    fn transfer_ended(&mut self, lane: usize, now: Nanos) {
+        self.now = now;
+        if self.at_once && self.in_flight() == 0 {
+            self.lanes.as_mut()[lane].transfer_at_once(false);
+        }
+        self.wake(now);
+    }
+
+    /// Takes what others wait for.
+    pub(crate) fn take_news(&mut self, into: &mut Vec<News>) {
+        for (lane, of) in self.lanes.as_mut().iter_mut().enumerate().filter(|(_, of)| of.has_news()) {
+            into.extend(of.news().drain(..).map(|news| match news {
+                LaneNews::Handed(slot, record) => News::Handed { lane, slot, record },
+                LaneNews::Started(id, load) => News::Started { lane, load: (id, load) },
+                LaneNews::Activated(id) => News::Activated { id },
+            }));
+        }
+    }
+
+    fn has_news(&self) -> bool {
+        self.lanes.as_ref().iter().any(Lane::has_news)
+    }
+
+    /// A load is to start in it, or its end to be told.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.lanes.as_ref().iter().any(Lane::is_awaited)
+    }
+
+    /// Does all that it does up to and at `instant`.
+    pub(crate) fn settle(&mut self, instant: Nanos) {
+        self.run_until(instant, false);
+        while self.schedule_at(instant) {
+            self.run_until(instant, false);
         }
     }
 
@@ -167,8 +265,9 @@ impl<L: Lanes> Group<L> {
     }
 
     /// Runs up to `horizon`: completes the passes that end by then, and schedules those whose instant
-    /// lies before it, for at that instant others may still have something to say. Returns early after
-    /// a pass with which a request ended if `until_end` is set, and when the run is interrupted.
+    /// lies before it, for at that instant others may still have something to say. If `until_end` is set, returns
+    /// early after a pass with which a request ended, or with something that others wait for; and always when the
+    /// run is interrupted.
     pub(crate) fn run_until(&mut self, horizon: Nanos, until_end: bool) {
         while !self.interrupt.load(Ordering::Relaxed) {
             match self.due {
@@ -176,13 +275,16 @@ impl<L: Lanes> Group<L> {
                     self.report(now, self.step);
                     if !self.run_stretch(now, horizon) {
                         self.schedule(now);
+                        if until_end && self.has_news() {
+                            return;
+                        }
                     }
                 }
                 Some(_) => return,
                 None => match self.next_end() {
                     Some(end) if end <= horizon => {
                         self.complete(end);
-                        if until_end && self.ended > 0 {
+                        if until_end && (self.ended > 0 || self.has_news()) {
                             return;
                         }
                     }
@@ -250,7 +352,12 @@ impl<L: Lanes> Group<L> {
     /// Completes the oldest pass in flight, which ends at `now`.
     fn complete(&mut self, now: Nanos) {
         self.now = now;
+        let ran = self.lanes.as_ref().iter().any(|lane| lane.flying.front().is_some_and(|p| p.tokens() > 0));
         self.lanes.as_mut().iter_mut().for_each(|lane| self.ended += lane.complete(now, &mut self.collector));
+        if self.at_once {
+            // A pass in which nothing runs is none there.
+            self.lanes.as_mut().iter_mut().for_each(|lane| lane.transfer_at_once(ran));
+        }
         let step = GroupStep { step: self.step.step.saturating_sub(1), ..self.step };
         self.report(now, step);
         if self.has_work() {

@@ -5,7 +5,8 @@
 use crate::observer::EventBuffer;
 use std::collections::VecDeque;
 use windtunnel_engine::{
-    ConfigError, FinishReason, Nanos, Outcome, Rank, RankConfig, RankStats, Scheduled, Steady, Stepper,
+    ConfigError, DecodeSet, FinishReason, KvLoad, Nanos, Outcome, Rank, RankConfig, RankStats, Request,
+    RequestId, Scheduled, Shape, Slot, Steady, Stepper,
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role};
@@ -49,6 +50,36 @@ pub(crate) struct Part {
     pub(crate) fatal: bool,
 }
 
+/// What of a pass takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charged {
+    All,
+    /// Of a prefill worker of AISimulate 0.13.
+    Prefill,
+    /// Of a decode worker of AISimulate 0.13.
+    Decode,
+}
+
+impl Charged {
+    fn part(self, shape: Shape<'_>) -> Shape<'_> {
+        match self {
+            Charged::All => shape,
+            Charged::Prefill => Shape { decode: DecodeSet::default(), ..shape },
+            Charged::Decode => Shape { prefill: &[], ..shape },
+        }
+    }
+}
+
+/// What a rank has done that others wait for.
+pub(crate) enum LaneNews {
+    /// A prompt is computed, and its blocks are held.
+    Handed(Slot, Box<RequestRecord>),
+    /// A request's load has started.
+    Started(RequestId, KvLoad),
+    /// A loaded request may run (AISimulate 0.13).
+    Activated(RequestId),
+}
+
 /// One rank of a group.
 pub(crate) struct Lane {
     pub(crate) rank: Rank,
@@ -59,6 +90,15 @@ pub(crate) struct Lane {
     pub(crate) next_pass: u64,
     /// Records of live requests, by slot.
     live: Vec<RequestRecord>,
+    /// What of a pass takes time.
+    charged: Charged,
+    /// What others wait for.
+    news: Vec<LaneNews>,
+    /// Requests whose load is to start here.
+    unloaded: usize,
+    /// Transfers that have ended and are not reported: loads, and blocks that were held.
+    loaded: Vec<Slot>,
+    sent: Vec<Slot>,
     pub(crate) row: RankRow,
     events: Option<EventBuffer>,
     /// Preemptions since the last output token.
@@ -69,6 +109,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(
+        role: Role,
         worker: u32,
         index: u32,
         mut config: RankConfig,
@@ -83,55 +124,97 @@ impl Lane {
             last_end: Nanos::ZERO,
             next_pass: 0,
             live: Vec::new(),
-            row: RankRow::new(Role::Aggregated, worker, index, usable),
+            charged: Charged::All,
+            news: Vec::new(),
+            unloaded: 0,
+            loaded: Vec::new(),
+            sent: Vec::new(),
+            row: RankRow::new(role, worker, index, usable),
             events: log_events.then(EventBuffer::default),
             fruitless_preemptions: 0,
             reported: (0, 0),
         })
     }
 
+    pub(crate) fn set_charged(&mut self, charged: Charged) {
+        self.charged = charged;
+    }
+
     /// Takes over a request at `now`. False if it was refused, which is entered in `collector`.
     pub(crate) fn submit(&mut self, arrival: Arrival, now: Nanos, collector: &mut Collector) -> bool {
         let Arrival { at: _, request, name, dp_rank: _ } = arrival;
-        let (id, input, output) = (request.id, request.prompt_tokens, request.output.max_tokens);
-        let (worker, rank) = (self.row.worker, self.row.rank);
+        let record = RequestRecord {
+            id: request.id,
+            name,
+            worker: self.row.worker,
+            rank: self.row.rank,
+            prefill_worker: None,
+            arrival: now,
+            dispatched: now,
+            first_admit: None,
+            first_token: None,
+            second_token: None,
+            last_token: None,
+            terminal: now,
+            input_tokens: request.prompt_tokens,
+            requested_output_tokens: request.output.max_tokens,
+            output_tokens: 0,
+            first_admission_reused_tokens: 0,
+            reused_tokens: 0,
+            admissions: 0,
+            preemptions: 0,
+            finish_reason: FinishReason::Length,
+        };
+        self.take_over(request, record, now, collector)
+    }
+
+    /// Takes over a request whose prompt another worker has computed, with what is known of it. False if it was
+    /// refused.
+    pub(crate) fn hand_over(
+        &mut self,
+        arrival: Arrival,
+        record: RequestRecord,
+        now: Nanos,
+        collector: &mut Collector,
+    ) -> bool {
+        let Arrival { at: _, request, name, dp_rank: _ } = arrival;
+        let record = RequestRecord {
+            name,
+            worker: self.row.worker,
+            rank: self.row.rank,
+            requested_output_tokens: request.output.max_tokens,
+            output_tokens: 0,
+            first_token: None,
+            last_token: None,
+            ..record
+        };
+        let taken = self.take_over(request, record, now, collector);
+        self.unloaded += usize::from(taken);
+        taken
+    }
+
+    fn take_over(
+        &mut self,
+        request: Request,
+        record: RequestRecord,
+        now: Nanos,
+        collector: &mut Collector,
+    ) -> bool {
         match self.rank.submit(request) {
             Err(reason) => {
                 collector.rejected(&Refusal {
-                    id,
-                    name,
-                    placed: Some((worker, rank)),
-                    arrival: now,
+                    id: record.id,
+                    name: record.name,
+                    placed: Some((record.worker, record.rank)),
+                    arrival: record.arrival,
                     refused: now,
-                    input_tokens: input,
-                    requested_output_tokens: output,
+                    input_tokens: record.input_tokens,
+                    requested_output_tokens: record.requested_output_tokens,
                     reason,
                 });
                 false
             }
             Ok(slot) => {
-                let record = RequestRecord {
-                    id,
-                    name,
-                    worker,
-                    rank,
-                    prefill_worker: None,
-                    arrival: now,
-                    dispatched: now,
-                    first_admit: None,
-                    first_token: None,
-                    second_token: None,
-                    last_token: None,
-                    terminal: now,
-                    input_tokens: input,
-                    requested_output_tokens: output,
-                    output_tokens: 0,
-                    first_admission_reused_tokens: 0,
-                    reused_tokens: 0,
-                    admissions: 0,
-                    preemptions: 0,
-                    finish_reason: FinishReason::Length,
-                };
                 match self.live.get_mut(slot.0 as usize) {
                     Some(old) => *old = record,
                     None => self.live.push(record),
@@ -157,17 +240,24 @@ impl Lane {
             return Part::default();
         }
         let scheduled = self.rank.schedule_throttled(throttle);
-        let duration = timing.pass_duration(&scheduled.shape());
+        let duration = timing.pass_duration(&self.charged.part(scheduled.shape()));
         flying.takes_part = true;
         flying.prefill_tokens = scheduled.prefill_tokens;
         flying.decode_tokens = scheduled.tokens - scheduled.prefill_tokens;
         note_scheduled(scheduled, &mut self.live, start, self.last_end);
+        for &load in &scheduled.loads {
+            self.unloaded -= 1;
+            self.news.push(LaneNews::Started(self.live[load.slot.0 as usize].id, load));
+        }
         if let Some(events) = &mut self.events {
             for slot in &scheduled.preempted {
                 events.preempted(flying.number, self.live[slot.0 as usize].id);
             }
         }
         let preempted = scheduled.preempted.len() as u64;
+        // The worker is asked when a pass is launched.
+        self.loaded.drain(..).for_each(|slot| self.rank.kv_loaded(slot));
+        self.sent.drain(..).for_each(|slot| self.rank.kv_sent(slot));
         self.fruitless_preemptions += preempted;
         self.next_pass += 1;
         self.flying.push_back(flying);
@@ -193,11 +283,11 @@ impl Lane {
     pub(crate) fn complete(&mut self, now: Nanos, collector: &mut Collector) -> u64 {
         let Some(pass) = self.flying.pop_front().filter(|pass| pass.takes_part) else { return 0 };
         let outcome = self.rank.complete();
-        let ended = outcome.finished.len() as u64;
+        let ended = outcome.finished.iter().filter(|finished| !finished.held).count() as u64;
         if outcome.steady_tokens > 0 || !outcome.tokens.is_empty() {
             self.fruitless_preemptions = 0;
         }
-        note_completed(outcome, &mut self.live, now, self.last_end, collector);
+        note_completed(outcome, &mut self.live, now, self.last_end, collector, &mut self.news);
         if outcome.beat {
             self.last_end = now;
         }
@@ -218,10 +308,66 @@ impl Lane {
 
     /// The coming steady passes, if there are any that nobody has to look at one by one.
     pub(crate) fn steady(&self) -> Option<Steady> {
-        if self.events.as_ref().is_some_and(EventBuffer::is_waiting) {
+        // What happened between two passes is told with the next one.
+        let untold = |events: &EventBuffer| events.is_waiting() || !self.rank.events().is_empty();
+        if self.events.as_ref().is_some_and(untold) || self.has_reports() {
             return None;
         }
         self.rank.steady()
+    }
+
+    /// The load of a request here has ended.
+    pub(crate) fn load_ended(&mut self, slot: Slot) {
+        self.loaded.push(slot);
+    }
+
+    /// Blocks that were held here have been read.
+    pub(crate) fn send_ended(&mut self, slot: Slot) {
+        self.sent.push(slot);
+    }
+
+    /// Transfers have ended, and it is not told yet.
+    fn has_reports(&self) -> bool {
+        !self.loaded.is_empty() || !self.sent.is_empty()
+    }
+
+    /// Between two passes, by the rules of AISimulate 0.13: loads and holds that have ended are over at once, and
+    /// with the end of a pass, and with each load, one more load may start.
+    pub(crate) fn transfer_at_once(&mut self, pass_ended: bool) {
+        if pass_ended {
+            self.start_load();
+        }
+        for slot in std::mem::take(&mut self.sent) {
+            self.rank.kv_sent_at_once(slot);
+        }
+        for slot in std::mem::take(&mut self.loaded) {
+            self.rank.kv_loaded_at_once(slot);
+            self.news.push(LaneNews::Activated(self.live[slot.0 as usize].id));
+            self.start_load();
+        }
+    }
+
+    /// Starts the load of the request whose turn it is, if it can be.
+    pub(crate) fn start_load(&mut self) {
+        if self.unloaded > 0
+            && let Some(load) = self.rank.start_load()
+        {
+            self.unloaded -= 1;
+            self.news.push(LaneNews::Started(self.live[load.slot.0 as usize].id, load));
+        }
+    }
+
+    /// A load is to start here, or its end to be told.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.unloaded > 0 || self.has_reports()
+    }
+
+    pub(crate) fn news(&mut self) -> &mut Vec<LaneNews> {
+        &mut self.news
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        !self.news.is_empty()
     }
 
     /// What it has to tell the balancer: its load, if its counts have changed since it last did
@@ -328,6 +474,7 @@ fn note_completed(
     now: Nanos,
     last_end: Nanos,
     collector: &mut Collector,
+    news: &mut Vec<LaneNews>,
 ) {
     park(&outcome.parked, live, last_end);
     if outcome.steady_tokens > 0 {
@@ -352,6 +499,10 @@ fn note_completed(
         record.output_tokens = finished.output_tokens;
         record.finish_reason = finished.reason;
         record.terminal = now;
-        collector.finished(record);
+        if finished.held {
+            news.push(LaneNews::Handed(finished.slot, Box::new(record.clone())));
+        } else {
+            collector.finished(record);
+        }
     }
 }

@@ -2,13 +2,16 @@
 //!
 //! `run` is the loop; `group` is a rank group, the ranks that step together, and its passes; `lane` is one
 //! rank of it; `placement` finds the rank for a request; `observer` writes events and telemetry;
-//! `threads` runs independent workers side by side.
-//! Every instant is handled in this order: pass ends, arrivals in trace order, schedule calls, pass
+//! `threads` runs independent workers side by side. `disaggregated` is the loop of a run whose prefill and decode
+//! have workers of their own, and `links` the transfers between these.
+//! Every instant is handled in this order: pass ends, transfers, arrivals in trace order, schedule calls, pass
 //! starts, telemetry. Nothing here reads a clock.
 
+mod disaggregated;
 mod error;
 mod group;
 mod lane;
+mod links;
 mod observer;
 mod placement;
 mod run;

@@ -1,7 +1,7 @@
 //! Writing what happens while it happens: the event log and periodic telemetry.
 //!
 //! Rank groups run ahead of each other, so their events are buffered until none can add an earlier one, and
-//! then written in order of time, worker and rank.
+//! then written in order of time, role, worker and rank.
 
 use crate::error::SimError;
 use crate::group::{Group, Lanes};
@@ -147,18 +147,17 @@ impl Observer<'_> {
     /// Writes all events buffered so far.
     fn write_events(&mut self, groups: &mut [Group<impl Lanes>]) -> Result<(), SimError> {
         let Some(Events { log, .. }) = &mut self.events else { return Ok(()) };
-        let mut all: Vec<((u32, u32), Entry)> = Vec::new();
+        let mut all: Vec<((Role, u32, u32), Entry)> = Vec::new();
         for lane in groups.iter_mut().flat_map(Group::lanes_mut) {
-            let at = (lane.row().worker, lane.row().rank);
+            let at = (lane.row().role, lane.row().worker, lane.row().rank);
             if let Some(buffer) = lane.events() {
                 all.extend(buffer.entries.drain(..).map(|entry| (at, entry)));
             }
         }
         // Stable: what one rank did at one instant keeps its order.
         all.sort_by_key(|(at, entry)| (entry.time, *at));
-        for ((worker, rank), entry) in all {
-            let stamp =
-                PassStamp { role: Role::Aggregated, worker, rank, pass: entry.pass, time: entry.time };
+        for ((role, worker, rank), entry) in all {
+            let stamp = PassStamp { role, worker, rank, pass: entry.pass, time: entry.time };
             match entry.what {
                 What::Cache(events) => log.kv(&stamp, &events),
                 What::Preempted(id) => log.preempted(&stamp, id),
@@ -173,7 +172,7 @@ fn sample(lane: &Lane, time: Nanos) -> TelemetrySample {
     let (stats, row) = (lane.stats(), lane.row());
     TelemetrySample {
         time,
-        role: Role::Aggregated,
+        role: row.role,
         worker: row.worker,
         rank: row.rank,
         running: stats.running as u64,

@@ -3,6 +3,7 @@
 //! A rank group is what has a clock of its own: a worker whose ranks step together is one, and so is each
 //! rank of another worker.
 
+use crate::disaggregated::Disaggregated;
 use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes};
 use crate::lane::Lane;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Experiment, Pace, Semantics, Workload};
 use windtunnel_engine::{Nanos, Rejection, Stepper};
 use windtunnel_perf::Law;
-use windtunnel_report::{CollectorOptions, PercentileMethod, Pool, Refusal, Report, RunEnd, Sla};
+use windtunnel_report::{CollectorOptions, PercentileMethod, Pool, Refusal, Report, Role, RunEnd, Sla};
 use windtunnel_router::RoundRobin;
 use windtunnel_traffic::{Arrival, Source};
 
@@ -31,7 +32,7 @@ pub struct Progress {
 }
 
 /// Arrivals between two progress reports.
-const PROGRESS_STEP: u64 = 256;
+pub(crate) const PROGRESS_STEP: u64 = 256;
 
 /// Periodic samples of every rank.
 pub struct TelemetryOptions<'a> {
@@ -107,6 +108,13 @@ pub fn run<'a>(experiment: &'a Experiment, mut options: Options<'a>) -> Result<R
 }
 
 fn run_once<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Report, SimError> {
+    if let Some(prefill) = &experiment.prefill {
+        let ranks = ranks_per_group(&experiment.deployment).max(ranks_per_group(&prefill.deployment));
+        return match ranks {
+            1 => Disaggregated::<[Lane; 1]>::new(experiment, prefill, options)?.run(&experiment.workload),
+            _ => Disaggregated::<Vec<Lane>>::new(experiment, prefill, options)?.run(&experiment.workload),
+        };
+    }
     match ranks_per_group(&experiment.deployment) {
         1 => Run::<[Lane; 1]>::new(experiment, options)?.run(&experiment.workload),
         _ => Run::<Vec<Lane>>::new(experiment, options)?.run(&experiment.workload),
@@ -116,8 +124,67 @@ fn run_once<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Repo
 /// Threads that run workers, of `allowed` ones: workers have to be independent of each other between arrivals,
 /// and nobody may look at all of them at once.
 pub fn worker_threads(experiment: &Experiment, observed: bool, allowed: u32) -> u32 {
-    let open = experiment.workload.pace == Pace::Arrivals;
+    let open = experiment.workload.pace == Pace::Arrivals && experiment.prefill.is_none();
     if open && !observed { allowed.clamp(1, experiment.deployment.replicas.get()) } else { 1 }
+}
+
+impl GroupOptions {
+    pub(crate) fn new(experiment: &Experiment, options: &Options<'_>) -> GroupOptions {
+        let sla = experiment.sla.map(|sla| match sla.e2e {
+            Some(bound) => Sla::E2e(bound),
+            None => Sla::Tokens { ttft: sla.ttft, itl: sla.itl },
+        });
+        GroupOptions {
+            stepper: options.stepper,
+            collector: CollectorOptions { sla, capture: options.capture },
+            log_events: options.events.is_some(),
+            interrupt: options.interrupt.clone(),
+        }
+    }
+}
+
+impl<'a> Options<'a> {
+    /// Who looks at the run from outside.
+    pub(crate) fn watchers(self) -> (Observer<'a>, Watch<'a>) {
+        let observer = Observer {
+            events: self.events.map(Events::new),
+            telemetry: self.telemetry.map(|t| Telemetry::new(t.out, t.interval)),
+        };
+        (observer, Watch { progress: self.progress, interrupt: self.interrupt })
+    }
+}
+
+/// Who waits for the run and may stop it.
+pub(crate) struct Watch<'a> {
+    progress: Option<&'a mut dyn FnMut(Progress)>,
+    interrupt: Arc<AtomicBool>,
+}
+
+impl Watch<'_> {
+    pub(crate) fn tell(&mut self, how_far: Progress) {
+        if let Some(progress) = &mut self.progress {
+            progress(how_far);
+        }
+    }
+
+    /// Why the run was stopped, if it was: from outside, or by one of the groups.
+    pub(crate) fn check<L: Lanes>(&self, groups: &[Group<L>]) -> Result<(), SimError> {
+        if !self.interrupt.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let cause = |group: &Group<L>| {
+            let worker = group.worker();
+            if let Some((rank, words)) = group.fault() {
+                return Some(SimError::EngineFault { worker, rank, words });
+            }
+            if let Some(duration) = group.endless() {
+                return Some(SimError::Endless { worker, duration });
+            }
+            let (rank, requests) = group.fruitless()?;
+            Some(SimError::Livelock { worker, rank, requests })
+        };
+        Err(groups.iter().find_map(cause).unwrap_or(SimError::Interrupted))
+    }
 }
 
 struct Run<'a, L> {
@@ -127,8 +194,7 @@ struct Run<'a, L> {
     router: RoundRobin,
     placer: Placer,
     observer: Observer<'a>,
-    progress: Option<&'a mut dyn FnMut(Progress)>,
-    interrupt: Arc<AtomicBool>,
+    watch: Watch<'a>,
     threads: u32,
     sent: u64,
     cutoff: Nanos,
@@ -139,37 +205,27 @@ struct Run<'a, L> {
 impl<'a, L: Lanes + Send> Run<'a, L> {
     fn new(experiment: &'a Experiment, options: Options<'a>) -> Result<Run<'a, L>, SimError> {
         let deployment = &experiment.deployment;
-        let sla = experiment.sla.map(|sla| match sla.e2e {
-            Some(bound) => Sla::E2e(bound),
-            None => Sla::Tokens { ttft: sla.ttft, itl: sla.itl },
-        });
-        let group_options = GroupOptions {
-            stepper: options.stepper,
-            collector: CollectorOptions { sla, capture: options.capture },
-            log_events: options.events.is_some(),
-            interrupt: options.interrupt.clone(),
-        };
+        let group_options = GroupOptions::new(experiment, &options);
         let placer = Placer::new(deployment);
         let ranks = ranks_per_group(deployment);
         let groups = (0..deployment.replicas.get())
             .flat_map(|worker| {
                 (0..deployment.ranks.get()).step_by(ranks as usize).map(move |first| (worker, first))
             })
-            .map(|(worker, first)| Group::new(worker, first, ranks, deployment, &group_options))
+            .map(|(worker, first)| {
+                Group::new(Role::Aggregated, worker, first, ranks, deployment, &group_options)
+            })
             .collect::<Result<_, _>>()?;
-        let observer = Observer {
-            events: options.events.map(Events::new),
-            telemetry: options.telemetry.map(|t| Telemetry::new(t.out, t.interval)),
-        };
+        let threads = options.threads;
+        let (observer, watch) = options.watchers();
         Ok(Run {
             deployment,
             groups,
             router: RoundRobin::new(),
             placer,
             observer,
-            progress: options.progress,
-            interrupt: options.interrupt,
-            threads: options.threads,
+            watch,
+            threads,
             sent: 0,
             agenda: BinaryHeap::new(),
             cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
@@ -240,7 +296,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     fn side_by_side(&mut self, source: &mut Source) -> Result<(), SimError> {
         let (groups, placer) = (&mut self.groups, &mut self.placer);
         let (router, deployment, cutoff) = (&mut self.router, self.deployment, self.cutoff);
-        let (progress, interrupt, sent) = (&mut self.progress, &self.interrupt, &mut self.sent);
+        let (watch, sent) = (&mut self.watch, &mut self.sent);
         let workers = (deployment.replicas.get(), self.threads);
         let read = |hands: &mut Hands| {
             for arrival in source {
@@ -251,10 +307,8 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
                 }
                 *sent += 1;
                 if sent.is_multiple_of(PROGRESS_STEP) {
-                    if let Some(progress) = progress {
-                        progress(Progress { sent: *sent, now });
-                    }
-                    if interrupt.load(Ordering::Relaxed) {
+                    watch.tell(Progress { sent: *sent, now });
+                    if watch.interrupt.load(Ordering::Relaxed) {
                         break;
                     }
                 }
@@ -388,45 +442,20 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
 
     /// Lets every group do all that it does up to and at `instant`.
     fn settle(&mut self, instant: Nanos) {
-        for group in &mut self.groups {
-            group.run_until(instant, false);
-            while group.schedule_at(instant) {
-                group.run_until(instant, false);
-            }
-        }
+        self.groups.iter_mut().for_each(|group| group.settle(instant));
     }
 
     fn tick(&mut self, now: Nanos) -> Result<(), SimError> {
-        if let Some(progress) = &mut self.progress {
-            progress(Progress { sent: self.sent, now });
-        }
+        self.watch.tell(Progress { sent: self.sent, now });
         self.check_interrupt()
     }
 
     fn check_interrupt(&self) -> Result<(), SimError> {
-        if !self.interrupt.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let cause = |group: &Group<L>| {
-            let worker = group.worker();
-            if let Some((rank, words)) = group.fault() {
-                return Some(SimError::EngineFault { worker, rank, words });
-            }
-            if let Some(duration) = group.endless() {
-                return Some(SimError::Endless { worker, duration });
-            }
-            let (rank, requests) = group.fruitless()?;
-            Some(SimError::Livelock { worker, rank, requests })
-        };
-        Err(self.groups.iter().find_map(cause).unwrap_or(SimError::Interrupted))
+        self.watch.check(&self.groups)
     }
 
     fn report(self, unfinished: u64, end: Nanos) -> Report {
         let replicas = u128::from(self.deployment.replicas.get());
-        let percentiles = match self.deployment.semantics {
-            Semantics::Native => PercentileMethod::Linear,
-            Semantics::Aisimulate013 => PercentileMethod::NearestRankRound,
-        };
         let run_end = RunEnd {
             end,
             unfinished,
@@ -435,7 +464,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
                 worker_time: replicas * u128::from(end.0),
                 gpus_per_worker: self.deployment.gpus_per_worker,
             },
-            percentiles,
+            percentiles: percentiles(self.deployment.semantics),
         };
         let outside = self.groups.iter().map(Group::outside_of_profile);
         let [prefill, decode] = outside.fold([false; 2], |[p, d], [more_p, more_d]| [p | more_p, d | more_d]);
@@ -486,8 +515,16 @@ pub(crate) fn send_to<L: Lanes>(
     }
 }
 
+/// How percentiles are read.
+pub(crate) fn percentiles(semantics: Semantics) -> PercentileMethod {
+    match semantics {
+        Semantics::Native => PercentileMethod::Linear,
+        Semantics::Aisimulate013 => PercentileMethod::NearestRankRound,
+    }
+}
+
 /// A request that is refused before a rank is asked to take it.
-fn refusal(arrival: Arrival, now: Nanos, reason: Rejection) -> Refusal {
+pub(crate) fn refusal(arrival: Arrival, now: Nanos, reason: Rejection) -> Refusal {
     let Arrival { at: _, request, name, dp_rank: _ } = arrival;
     Refusal {
         id: request.id,

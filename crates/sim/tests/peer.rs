@@ -55,6 +55,13 @@ const ROWS: &[Row] = &[
         0,
     ),
     row("syn-1w-poly-tight", ["1290607.598", "98986.730", "191.4373", "127342.22", "0.12966"], 7_213, 0),
+    row("conv-4p4d-poly-ample", ["3540560.119", "467.091", "5.7566", "2433.65", "0.19557"], 2_127_850, 0),
+    row("conv-4p4d-fixed-ample", ["3544283.458", "219.022", "12.0000", "4318.45", "0.19557"], 1_179_583, 0),
+    row("conv-4p4d-fixed-tight", ["3544283.458", "243.169", "12.0000", "4342.60", "0.04519"], 1_182_761, 0),
+    row("syn-4p4d-poly-ample", ["1022556.617", "280.860", "5.7460", "1131.95", "0.37147"], 436_976, 0),
+    row("syn-4p4d-poly-tight", ["1023058.647", "427.524", "8.7057", "1717.00", "0.04571"], 375_062, 0),
+    row("syn-4p4d-fixed-ample", ["1023118.765", "171.429", "12.0000", "1948.86", "0.37147"], 293_018, 0),
+    row("syn-4p4d-fixed-tight", ["1023118.765", "203.173", "12.0000", "1980.60", "0.04566"], 295_901, 0),
 ];
 
 fn shared() -> Option<PathBuf> {
@@ -107,11 +114,25 @@ fn predict(row: &Row, datasets: &Path, overrides: &[&str]) -> Report {
         (true, true) => ("sglang", 64),
         (true, false) => ("sglang", 1),
     };
+    let role = |name: &str, replicas: u32, scheduler: &str| {
+        format!(
+            "    {name}:\n      parallelism: {{replicas: {replicas}}}\n      scheduler: {scheduler}\n      \
+             kv_cache: {{block_size: {block_size}, capacity: {{type: fixed, blocks: {blocks}}}}}\n      \
+             timing: {timing}\n"
+        )
+    };
+    let (mode, workers) = match parts[1] {
+        // 131072 bytes a token over a link of 64 GB/s for each request, the whole prompt charged.
+        "4p4d" => (
+            "mode: disaggregated\n  kv_transfer: {bytes_per_token: 131072, bandwidth_gb_per_second: 64, \
+             timing_mode: full_prompt}",
+            ["prefill", "decode"].map(|name| role(name, 4, "{max_sequences: 256}")).concat(),
+        ),
+        _ => ("mode: aggregated", role("aggregated", replicas, "{}")),
+    };
     let text = format!(
-        "traffic:\n  {traffic}\nengine:\n  mode: aggregated\n  model: any\n  hardware: any\n  backend: {backend}\n  \
-         semantics: aisimulate_0_13\n  workers:\n    aggregated:\n      \
-         parallelism: {{replicas: {replicas}}}\n      kv_cache: {{block_size: {block_size}, capacity: {{type: fixed, blocks: {blocks}}}}}\n      \
-         timing: {timing}\n"
+        "traffic:\n  {traffic}\nengine:\n  {mode}\n  model: any\n  hardware: any\n  backend: {backend}\n  \
+         semantics: aisimulate_0_13\n  workers:\n{workers}"
     );
     let overrides: Vec<String> = overrides.iter().map(|o| o.to_string()).collect();
     let experiment = windtunnel_config::from_str("peer.yaml", &text, &overrides).unwrap();

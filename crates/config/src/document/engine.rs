@@ -53,6 +53,10 @@ pub(crate) struct Engine {
     /// Type of the numbers in the KV cache, for timing and capacity of type default: that of the checkpoint if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvcache_quant_mode: Option<KvCacheQuantMode>,
+    /// How KV gets from prefill to decode workers. Disaggregated only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "KvTransfer")]
+    pub kv_transfer: Option<KvTransfer>,
     /// The workers, by role.
     pub workers: Workers,
 }
@@ -152,6 +156,57 @@ pub(crate) enum Mode {
     /// Every worker does prefill and decode.
     #[default]
     Aggregated,
+    /// Some workers do prefill, others decode.
+    Disaggregated,
+}
+
+/// How KV gets from prefill to decode workers.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct KvTransfer {
+    /// KV bytes of one token on an accelerator. Auto: by the model, which then has to be a known one where transfers
+    /// take time, and the prefill workers' tensor parallelism.
+    pub bytes_per_token: BytesPerToken,
+    /// Bytes per nanosecond of one transfer. Without it, and without nic_gb_per_second, transfers take no time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub bandwidth_gb_per_second: Option<f64>,
+    /// Which tokens are charged.
+    pub timing_mode: TransferTiming,
+    /// What transfers share.
+    pub links: LinkSharing,
+    /// Bytes per nanosecond of the network interface of a worker, for each direction. With links fair_share only, and
+    /// needed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub nic_gb_per_second: Option<f64>,
+    /// Layers of the model, whose KV is sent layer by layer while the next ones are computed. Not given: all of it is
+    /// sent when the prompt is computed. With links per_request only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub overlap_layers: Option<u32>,
+}
+
+/// Which tokens of a prompt are charged to its transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TransferTiming {
+    /// Those of the blocks that the decode worker does not have.
+    #[default]
+    DestinationMissing,
+    /// All.
+    FullPrompt,
+}
+
+/// What transfers share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LinkSharing {
+    /// Nothing: each has its bandwidth.
+    #[default]
+    PerRequest,
+    /// The interfaces of their two workers, evenly.
+    FairShare,
 }
 
 /// The engine.
@@ -219,7 +274,17 @@ pub(crate) enum Defaults {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Workers {
     /// Workers that do prefill and decode.
-    pub aggregated: Worker,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Worker")]
+    pub aggregated: Option<Worker>,
+    /// Workers that do prefill only. In mode disaggregated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Worker")]
+    pub prefill: Option<Worker>,
+    /// Workers that do decode only. In mode disaggregated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Worker")]
+    pub decode: Option<Worker>,
 }
 
 /// One pool of equal workers.

@@ -9,9 +9,9 @@ mod traffic;
 
 pub(crate) use engine::{
     Backend, BytesPerToken, CapacityPolicy, CapacityType, ChunkedPrefillSize, Composition, ContextLength,
-    Defaults, Engine, GemmQuantMode, KvCacheQuantMode, Mode, MoeQuantMode, Off, PreemptionMode,
-    PreemptionThreshold, QueuePolicy, RankPlacement, SchedulePolicy, Scheduler, Semantics, Timing,
-    TimingType, Worker,
+    Defaults, Engine, GemmQuantMode, KvCacheQuantMode, KvTransfer, LinkSharing, Mode, MoeQuantMode, Off,
+    PreemptionMode, PreemptionThreshold, QueuePolicy, RankPlacement, SchedulePolicy, Scheduler, Semantics,
+    Timing, TimingType, TransferTiming, Worker,
 };
 pub(crate) use traffic::{LoadType, SourceType, TraceFormat, Traffic};
 

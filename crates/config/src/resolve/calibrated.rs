@@ -2,8 +2,9 @@
 //! looked up in the data packs.
 
 use super::engine::{TIMING, WORKER};
+use super::role::RoleKeys;
 use super::{Findings, model};
-use crate::document::{Backend, Engine};
+use crate::document::Backend;
 use std::path::Path;
 use windtunnel_perf::calibrated::{
     Architecture, Cell, Constants, Engine as Measured, OpenError, PassModel, Sources, Types,
@@ -12,14 +13,14 @@ use windtunnel_perf::models::{Dtype, ModelDescription};
 use windtunnel_perf::packs::Store;
 
 /// Compiles the timing of a deployment. Fills in the constants in effect.
-pub(super) fn pass_model(keys: &mut Engine, folder: &Path, findings: &mut Findings) -> Option<PassModel> {
+pub(super) fn pass_model(keys: &mut RoleKeys, folder: &Path, findings: &mut Findings) -> Option<PassModel> {
     let model = model::described(keys, folder, findings)?;
     let engine = match keys.backend {
         Backend::Vllm => Measured::Vllm,
         Backend::Sglang => Measured::Sglang,
         Backend::Trtllm => Measured::Trtllm,
     };
-    let timing = &mut keys.workers.aggregated.timing;
+    let timing = &mut keys.worker.timing;
     let allow_roofline = timing.allow_roofline.unwrap_or(false);
     let own = Constants::of(engine);
     let constants = Constants {
@@ -56,7 +57,7 @@ pub(super) fn pass_model(keys: &mut Engine, folder: &Path, findings: &mut Findin
 }
 
 fn cell(
-    keys: &Engine,
+    keys: &RoleKeys,
     model: &ModelDescription,
     engine: Measured,
     sm: u32,
@@ -81,7 +82,7 @@ fn cell(
     if let Some(mode) = keys.kvcache_quant_mode {
         types.kv = if mode.dtype() == Dtype::Fp8 { "fp8" } else { "bfloat16" }.to_owned();
     }
-    let spread = &keys.workers.aggregated.parallelism;
+    let spread = &keys.worker.parallelism;
     let (accelerators, experts) =
         (spread.tensor * spread.attention_data, u64::from(spread.moe_tensor) * u64::from(spread.moe_expert));
     if architecture.experts.is_some() && experts != u64::from(accelerators) {

@@ -2,9 +2,10 @@
 //! accelerator's memory. Each engine asks when its limits are known, which the memory depends on.
 
 use super::engine::{KV_CACHE, WORKER};
+use super::role::RoleKeys;
 use super::{Findings, gpu, model};
 use crate::document::{
-    Backend as BackendKey, CapacityType, Engine, GemmQuantMode, KvCacheQuantMode, MoeQuantMode, TimingType,
+    Backend as BackendKey, CapacityType, GemmQuantMode, KvCacheQuantMode, MoeQuantMode, TimingType,
 };
 use crate::experiment::Semantics;
 use std::path::Path;
@@ -27,21 +28,21 @@ pub(super) struct Limits {
 
 /// The blocks of each rank.
 pub(super) fn blocks(
-    keys: &mut Engine,
+    keys: &mut RoleKeys,
     limits: &Limits,
     folder: &Path,
     semantics: Semantics,
     findings: &mut Findings,
 ) -> Option<Blocks> {
     let path = |key: &str| format!("{KV_CACHE}.capacity.{key}");
-    let capacity = &keys.workers.aggregated.kv_cache.capacity;
+    let capacity = &keys.worker.kv_cache.capacity;
     match (capacity.kind, capacity.blocks) {
         (CapacityType::Fixed, Some(number)) => {
             let fraction = capacity.memory_fraction.is_some();
             let graphs = capacity.cuda_graph_reserved_bytes.is_some_and(|bytes| bytes > 0);
             findings.foreign(&path("memory_fraction"), fraction, "capacity.type default", "fixed");
             findings.foreign(&path("cuda_graph_reserved_bytes"), graphs, "capacity.type default", "fixed");
-            if keys.workers.aggregated.timing.kind != TimingType::Default {
+            if keys.worker.timing.kind != TimingType::Default {
                 for (key, given) in [
                     ("gemm_quant_mode", keys.gemm_quant_mode.is_some()),
                     ("moe_quant_mode", keys.moe_quant_mode.is_some()),
@@ -51,7 +52,7 @@ pub(super) fn blocks(
                     findings.foreign(&format!("engine.{key}"), given, owner, "neither");
                 }
             }
-            keys.workers.aggregated.kv_cache.capacity.cuda_graph_reserved_bytes = None;
+            keys.worker.kv_cache.capacity.cuda_graph_reserved_bytes = None;
             Some(Blocks { number, budget: None })
         }
         (CapacityType::Fixed, None) => {
@@ -71,7 +72,7 @@ pub(super) fn blocks(
 }
 
 fn estimated(
-    keys: &mut Engine,
+    keys: &mut RoleKeys,
     limits: &Limits,
     folder: &Path,
     semantics: Semantics,
@@ -80,7 +81,7 @@ fn estimated(
     let model = model::described(keys, folder, findings).map(|model| stored(model, keys));
     let accelerator = gpu::accelerator(keys, "kv_cache.capacity.type default", findings);
     let (model, accelerator) = (model?, accelerator?);
-    let worker = &keys.workers.aggregated;
+    let worker = &keys.worker;
     let spread = &worker.parallelism;
     let all = spread.tensor.saturating_mul(spread.attention_data);
     let given = spread.moe_tensor.saturating_mul(spread.moe_expert);
@@ -144,7 +145,7 @@ fn estimated(
 }
 
 /// The model with its weights stored as the keys say.
-fn stored(model: ModelDescription, keys: &Engine) -> ModelDescription {
+fn stored(model: ModelDescription, keys: &RoleKeys) -> ModelDescription {
     let matrices = keys.gemm_quant_mode.map(|mode| match mode {
         GemmQuantMode::Bfloat16 => WeightFormat::Bfloat16,
         GemmQuantMode::Fp8 => WeightFormat::Fp8,

@@ -3,11 +3,12 @@
 
 use super::calibrated::pass_model;
 use super::capacity::Blocks;
+use super::role::RoleKeys;
 use super::timing::timing;
 use super::{Findings, owners, sglang, trtllm, vllm};
 use crate::document::{
-    Backend, BytesPerToken, ContextLength, Defaults, Engine, Mode, RankPlacement, Semantics as SemanticsKey,
-    TimingType, Worker,
+    Backend, BytesPerToken, ContextLength, Defaults, RankPlacement, Semantics as SemanticsKey, TimingType,
+    Worker,
 };
 use crate::experiment::{Deployment, Parallelism, Placement, Semantics};
 use std::num::NonZeroU32;
@@ -29,12 +30,11 @@ const MOST_RANKS: u64 = 100_000;
 
 /// Makes the deployment and fills in the defaults that depend on other keys.
 pub(super) fn deployment(
-    keys: &mut Engine,
+    keys: &mut RoleKeys,
     folder: &Path,
     router: RouterPolicy,
     findings: &mut Findings,
 ) -> Option<Deployment> {
-    let Mode::Aggregated = keys.mode;
     let semantics = match keys.semantics {
         SemanticsKey::Native => Semantics::Native,
         SemanticsKey::Aisimulate013 => Semantics::Aisimulate013,
@@ -50,12 +50,12 @@ pub(super) fn deployment(
             trtllm::rank(keys, folder, semantics, findings).map(|rank| rank.of(RankConfig::Trtllm))
         }
     };
-    let group = group(keys.backend, &mut keys.workers.aggregated, semantics, findings);
-    let calibrated = match keys.workers.aggregated.timing.kind {
+    let group = group(keys.backend, &mut keys.worker, semantics, findings);
+    let calibrated = match keys.worker.timing.kind {
         TimingType::Default => pass_model(keys, folder, findings),
         _ => None,
     };
-    let worker = &mut keys.workers.aggregated;
+    let worker = &mut keys.worker;
     // Without a rank there is no deployment; its timing is checked all the same.
     let blocks = rank.as_ref().map_or(1, |rank| rank.blocks.number);
     let capacity_tokens = u64::from(blocks) * u64::from(block_size);
@@ -77,7 +77,7 @@ pub(super) fn deployment(
         model: keys.model.clone(),
         hardware: keys.hardware.clone(),
         backend_version: keys.backend_version.clone(),
-        role: "aggregated",
+        role: keys.role,
         replicas: NonZeroU32::new(spread.replicas)?,
         startup: startup?,
         parallelism: Parallelism {
@@ -116,14 +116,14 @@ impl<C> Rank<C> {
 }
 
 /// Fills in the tokens of a block.
-fn block_size(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> u32 {
+fn block_size(keys: &mut RoleKeys, semantics: Semantics, findings: &mut Findings) -> u32 {
     let default = match (keys.backend, keys.defaults) {
         (Backend::Vllm, Defaults::Aisimulate) => 64,
         (Backend::Vllm, Defaults::Native) => vllm::BLOCK_SIZE,
         (Backend::Sglang, _) => 1,
         (Backend::Trtllm, _) => 32,
     };
-    let size = *keys.workers.aggregated.kv_cache.block_size.get_or_insert(default);
+    let size = *keys.worker.kv_cache.block_size.get_or_insert(default);
     if size < 2 && keys.backend != Backend::Sglang && semantics == Semantics::Aisimulate013 {
         let message = format!(
             "got {size}; under engine.semantics aisimulate_0_13 backend {} needs at least 2",

@@ -2,12 +2,12 @@
 //! are to fit into.
 
 use super::Findings;
-use crate::document::Engine;
+use super::role::RoleKeys;
 use windtunnel_perf::hardware::Accelerator;
 
 /// The memory of the deployment's accelerator in GiB, which is written into the keys. `needed` names the key
 /// whose default depends on it.
-pub(super) fn memory_gib(keys: &mut Engine, needed: &str, findings: &mut Findings) -> Option<f64> {
+pub(super) fn memory_gib(keys: &mut RoleKeys, needed: &str, findings: &mut Findings) -> Option<f64> {
     let known = Accelerator::named(&keys.hardware).map(|known| known.memory_gib());
     keys.gpu_memory_gib = keys.gpu_memory_gib.or(known);
     if keys.gpu_memory_gib.is_none() {
@@ -21,7 +21,7 @@ pub(super) fn memory_gib(keys: &mut Engine, needed: &str, findings: &mut Finding
 
 /// The deployment's accelerator, for the key `needed`. Memory that is given holds, unless it is the rounded one
 /// of a known accelerator.
-pub(super) fn accelerator(keys: &Engine, needed: &str, findings: &mut Findings) -> Option<Accelerator> {
+pub(super) fn accelerator(keys: &RoleKeys, needed: &str, findings: &mut Findings) -> Option<Accelerator> {
     let known = Accelerator::named(&keys.hardware);
     match (keys.gpu_memory_gib, known) {
         (None, Some(known)) => Some(known),
@@ -41,7 +41,7 @@ pub(super) fn accelerator(keys: &Engine, needed: &str, findings: &mut Findings) 
     }
 }
 
-fn unknown(keys: &Engine, why: &str, findings: &mut Findings) {
+fn unknown(keys: &RoleKeys, why: &str, findings: &mut Findings) {
     let path = "engine.hardware";
     let got = findings.shown(path, &keys.hardware);
     let names: Vec<&str> = Accelerator::names().collect();

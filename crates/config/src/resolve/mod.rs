@@ -9,6 +9,8 @@ mod engine;
 mod gpu;
 mod model;
 mod owners;
+mod role;
+mod roles;
 mod sglang;
 mod timing;
 mod traffic;
@@ -32,12 +34,12 @@ pub(crate) fn resolve(
     root: &Node,
     folder: &Path,
 ) -> Result<Experiment, Vec<Problem>> {
-    let mut findings = Findings { root, problems: Vec::new() };
+    let mut findings = Findings { root, role: "aggregated", problems: Vec::new() };
     let workload = traffic::workload(&mut document.traffic, folder, &mut findings);
     let router = match document.router.policy {
         RouterPolicy::RoundRobin => Policy::RoundRobin,
     };
-    let deployment = engine::deployment(&mut document.engine, folder, router, &mut findings);
+    let deployments = roles::deployments(&mut document.engine, folder, router, &mut findings);
     let sla = sla(&document.evaluation.sla, &mut findings);
     let effective = match serde_json::to_value(&document) {
         Ok(effective) => effective,
@@ -46,9 +48,9 @@ pub(crate) fn resolve(
             serde_json::Value::Null
         }
     };
-    match (workload, deployment) {
-        (Some(workload), Some(deployment)) if findings.problems.is_empty() => {
-            Ok(Experiment { deployment, workload, sla, effective })
+    match (workload, deployments) {
+        (Some(workload), Some((deployment, prefill))) if findings.problems.is_empty() => {
+            Ok(Experiment { deployment, prefill, workload, sla, effective })
         }
         _ => Err(findings.problems),
     }
@@ -57,18 +59,26 @@ pub(crate) fn resolve(
 /// What is wrong, and the tree in which to look up where it was written.
 struct Findings<'a> {
     root: &'a Node,
+    /// The role whose keys are looked at: paths name those of `workers.aggregated`, and mean its.
+    role: &'static str,
     problems: Vec<Problem>,
 }
 
 impl Findings<'_> {
+    /// The path of a key in the role that is looked at.
+    fn path(&self, path: &str) -> String {
+        path.replace("workers.aggregated", &format!("workers.{}", self.role))
+    }
+
     fn problem(&mut self, path: &str, message: impl Into<String>) {
+        let (path, message) = (&*self.path(path), self.path(&message.into()));
         let place = self.root.place_of(path).clone();
-        self.problems.push(Problem { place, path: path.to_owned(), message: message.into() });
+        self.problems.push(Problem { place, path: path.to_owned(), message });
     }
 
     /// The value of a path as it was written, or `default` with a note that it is one.
     fn shown(&self, path: &str, default: impl ToString) -> String {
-        match self.root.find(path) {
+        match self.root.find(&self.path(path)) {
             Some(node) => node.shown(),
             None => format!("{} (default)", default.to_string()),
         }

@@ -1,13 +1,13 @@
 //! The model of a deployment, for whatever goes by what it is made of.
 
 use super::Findings;
-use crate::document::Engine;
+use super::role::RoleKeys;
 use std::path::Path;
 use windtunnel_perf::models::{ModelDescription, aliases, names};
 
 /// The model by its name, or the config.json at a path, beside the configuration file or in the working
 /// directory. Without one that is a problem, of which the first who asks tells.
-pub(super) fn described(keys: &Engine, folder: &Path, findings: &mut Findings) -> Option<ModelDescription> {
+pub(super) fn described(keys: &RoleKeys, folder: &Path, findings: &mut Findings) -> Option<ModelDescription> {
     let name = &keys.model;
     if let Some(model) = ModelDescription::named(name) {
         return Some(model);

@@ -3,19 +3,18 @@
 
 use super::Findings;
 use super::engine::{SCHEDULER, name};
-use crate::document::{
-    Backend, CapacityType, Defaults, Engine, PreemptionMode, QueuePolicy, Scheduler, Semantics,
-};
+use super::role::RoleKeys;
+use crate::document::{Backend, CapacityType, Defaults, PreemptionMode, QueuePolicy, Scheduler, Semantics};
 
 const VLLM: &[Backend] = &[Backend::Vllm];
 const SGLANG: &[Backend] = &[Backend::Sglang];
 const TRTLLM: &[Backend] = &[Backend::Trtllm];
 
 /// Refuses the keys of other engines, and those that other keys call for.
-pub(super) fn check(keys: &mut Engine, findings: &mut Findings) {
+pub(super) fn check(keys: &mut RoleKeys, findings: &mut Findings) {
     let backend = keys.backend;
     let here = format!("backend {}", name(backend));
-    let scheduler = &mut keys.workers.aggregated.scheduler;
+    let scheduler = &mut keys.worker.scheduler;
     drop_unused(scheduler, backend);
     for (key, given, owners) in owned(scheduler) {
         if given && !owners.contains(&backend) {
@@ -36,7 +35,7 @@ pub(super) fn check(keys: &mut Engine, findings: &mut Findings) {
     by_policy(scheduler, findings);
     let path = "engine.gpu_memory_gib";
     let given = keys.gpu_memory_gib.is_some();
-    if keys.workers.aggregated.kv_cache.capacity.kind == CapacityType::Default {
+    if keys.worker.kv_cache.capacity.kind == CapacityType::Default {
         // Blocks are to fit into it.
     } else if backend == Backend::Trtllm {
         findings.foreign(path, given, "backend vllm and sglang", &here);

@@ -3,10 +3,11 @@
 
 use super::capacity::{self, Limits};
 use super::engine::{KV_CACHE, Rank, SCHEDULER, ahead, context_length, refuse};
+use super::role::RoleKeys;
 use super::{Findings, gpu};
 use crate::document::{
-    ChunkedPrefillSize, ContextLength, Defaults, Engine, Off, PreemptionThreshold, QueuePolicy,
-    SchedulePolicy, Scheduler,
+    ChunkedPrefillSize, ContextLength, Defaults, Off, PreemptionThreshold, QueuePolicy, SchedulePolicy,
+    Scheduler,
 };
 use crate::experiment::Semantics;
 use std::path::Path;
@@ -21,12 +22,12 @@ const NAMES: &[(&str, &str)] = &[
 
 /// Makes the settings and fills in the defaults. The block size is in the keys already.
 pub(super) fn rank(
-    keys: &mut Engine,
+    keys: &mut RoleKeys,
     folder: &Path,
     semantics: Semantics,
     findings: &mut Findings,
 ) -> Option<Rank<Config>> {
-    let page_size = keys.workers.aggregated.kv_cache.block_size?;
+    let page_size = keys.worker.kv_cache.block_size?;
     let chunk = chunk(keys, semantics, findings);
     let blocks = chunk.and_then(|_| {
         let limits = limits(keys);
@@ -34,8 +35,8 @@ pub(super) fn rank(
     });
     let max_total_tokens = blocks.as_ref().and_then(|blocks| pool(blocks.number, page_size, findings));
     let seats = max_total_tokens.and_then(|tokens| seats(keys, tokens, semantics, findings));
-    let ranks = keys.workers.aggregated.parallelism.attention_data;
-    let scheduler = &mut keys.workers.aggregated.scheduler;
+    let ranks = keys.worker.parallelism.attention_data;
+    let scheduler = &mut keys.worker.scheduler;
     let overlap = ahead(&mut scheduler.overlap, "overlap", semantics, findings);
     let conservativeness = *scheduler.schedule_conservativeness.get_or_insert(1.0);
     let max_total_tokens = max_total_tokens?;
@@ -54,7 +55,7 @@ pub(super) fn rank(
         // arg_groups/parallel_hook.py: attention data parallelism scales it once, whatever its degree.
         schedule_conservativeness: if ranks > 1 { conservativeness * 0.3 } else { conservativeness },
         clip_max_new_tokens: *scheduler.clip_max_new_tokens.get_or_insert(4096),
-        radix_cache: keys.workers.aggregated.kv_cache.prefix_caching,
+        radix_cache: keys.worker.kv_cache.prefix_caching,
         overlap,
         prefill_decode_interval: *scheduler.prefill_decode_interval.get_or_insert(0),
         ..Config::new(max_total_tokens, page_size, context_length(keys.context_length))
@@ -71,8 +72,8 @@ pub(super) fn rank(
 
 /// What the memory goes by: the longest chunk of the worker, or without one the budget of a prefill pass; and
 /// the seats, or where they depend on the memory in turn what AISimulate has.
-fn limits(keys: &Engine) -> Limits {
-    let scheduler = &keys.workers.aggregated.scheduler;
+fn limits(keys: &RoleKeys) -> Limits {
+    let scheduler = &keys.worker.scheduler;
     Limits {
         max_batched_tokens: match scheduler.chunked_prefill_size {
             Some(ChunkedPrefillSize::Tokens(size)) => size,
@@ -114,9 +115,9 @@ fn priority(scheduler: &mut Scheduler) -> Option<Priority> {
 /// The longest prefill of a pass of one rank, `Some(None)` if prompts are not split. The key holds that of
 /// the worker, which the ranks of attention data parallelism divide by their number
 /// (arg_groups/parallel_hook.py).
-fn chunk(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Option<Option<u32>> {
+fn chunk(keys: &mut RoleKeys, semantics: Semantics, findings: &mut Findings) -> Option<Option<u32>> {
     let path = format!("{SCHEDULER}.chunked_prefill_size");
-    let given = keys.workers.aggregated.scheduler.chunked_prefill_size;
+    let given = keys.worker.scheduler.chunked_prefill_size;
     let off = ChunkedPrefillSize::Off(Off::Off);
     let size = match (keys.enable_chunked_prefill, given) {
         (Some(false), Some(ChunkedPrefillSize::Tokens(size))) => {
@@ -147,7 +148,7 @@ fn chunk(keys: &mut Engine, semantics: Semantics, findings: &mut Findings) -> Op
         return None;
     }
     keys.enable_chunked_prefill = Some(size != off);
-    let worker = &mut keys.workers.aggregated;
+    let worker = &mut keys.worker;
     worker.scheduler.chunked_prefill_size = Some(size);
     let ChunkedPrefillSize::Tokens(of_worker) = size else { return Some(None) };
     let (ranks, page) = (worker.parallelism.attention_data, worker.kv_cache.block_size?);
@@ -183,12 +184,12 @@ fn own_chunk(memory_gib: f64) -> u32 {
 
 /// Seats of the running batch. SGLang cuts them to half the tokens of the pool
 /// (mem_cache/kv_cache_configurator.py, `resolve_max_num_reqs`); AISimulate does not.
-fn seats(keys: &mut Engine, tokens: u32, semantics: Semantics, findings: &mut Findings) -> Option<u32> {
+fn seats(keys: &mut RoleKeys, tokens: u32, semantics: Semantics, findings: &mut Findings) -> Option<u32> {
     let at_most = match semantics {
         Semantics::Native => (tokens / 2).max(1),
         Semantics::Aisimulate013 => u32::MAX,
     };
-    let wanted = match (keys.workers.aggregated.scheduler.max_sequences, keys.defaults) {
+    let wanted = match (keys.worker.scheduler.max_sequences, keys.defaults) {
         (Some(seats), _) => seats,
         (None, Defaults::Aisimulate) => 256,
         (None, Defaults::Native) => match keys.context_length {
@@ -208,6 +209,6 @@ fn seats(keys: &mut Engine, tokens: u32, semantics: Semantics, findings: &mut Fi
         },
     };
     let seats = wanted.min(at_most);
-    keys.workers.aggregated.scheduler.max_sequences = Some(seats);
+    keys.worker.scheduler.max_sequences = Some(seats);
     Some(seats)
 }

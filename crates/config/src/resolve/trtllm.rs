@@ -3,7 +3,8 @@
 use super::Findings;
 use super::capacity::{self, Limits};
 use super::engine::{Rank, SCHEDULER, ahead, context_length, refuse};
-use crate::document::{CapacityPolicy as CapacityKey, Defaults, Engine, QueuePolicy};
+use super::role::RoleKeys;
+use crate::document::{CapacityPolicy as CapacityKey, Defaults, QueuePolicy};
 use crate::experiment::Semantics;
 use std::path::Path;
 use windtunnel_engine::trtllm::{CapacityPolicy, Config, FullHit};
@@ -22,23 +23,23 @@ const NAMES: &[(&str, &str)] = &[
 /// (tensorrt_llm/llmapi/llm_args.py: max_batch_size, max_num_tokens, enable_chunked_prefill). The block size
 /// is in the keys already.
 pub(super) fn rank(
-    keys: &mut Engine,
+    keys: &mut RoleKeys,
     folder: &Path,
     semantics: Semantics,
     findings: &mut Findings,
 ) -> Option<Rank<Config>> {
     let native = keys.defaults == Defaults::Native;
-    let scheduler = &mut keys.workers.aggregated.scheduler;
+    let scheduler = &mut keys.worker.scheduler;
     let limits = Limits {
         max_batched_tokens: *scheduler.max_batched_tokens.get_or_insert(8192),
         max_sequences: *scheduler.max_sequences.get_or_insert(if native { 2048 } else { 256 }),
     };
     let blocks = capacity::blocks(keys, &limits, folder, semantics, findings)?;
-    let cache = &keys.workers.aggregated.kv_cache;
+    let cache = &keys.worker.kv_cache;
     let block_size = cache.block_size?;
     let prefix_reuse = cache.prefix_caching;
     let chunked_context = *keys.enable_chunked_prefill.get_or_insert(!native);
-    let scheduler = &mut keys.workers.aggregated.scheduler;
+    let scheduler = &mut keys.worker.scheduler;
     scheduler.policy.get_or_insert(QueuePolicy::Fcfs);
     let capacity = *scheduler.capacity_policy.get_or_insert(CapacityKey::GuaranteedNoEvict);
     let reference = semantics == Semantics::Aisimulate013;

@@ -2,11 +2,12 @@
 
 use super::capacity::{self, Limits};
 use super::engine::{Rank, SCHEDULER, ahead, context_length, refuse};
+use super::role::RoleKeys;
 use super::{Findings, gpu};
-use crate::document::{ContextLength, Defaults, Engine, PreemptionMode as PreemptionKey, QueuePolicy};
+use crate::document::{ContextLength, Defaults, PreemptionMode as PreemptionKey, QueuePolicy};
 use crate::experiment::Semantics;
 use std::path::Path;
-use windtunnel_engine::vllm::{Config, Policy, PreemptionMode, ResumedWork};
+use windtunnel_engine::vllm::{Config, KvRole, Policy, PreemptionMode, ResumedWork, TransferRules};
 
 /// vLLM's own default (config/cache.py of 0.33.0).
 pub(super) const BLOCK_SIZE: u32 = 16;
@@ -22,7 +23,7 @@ const NAMES: &[(&str, &str)] = &[
 
 /// Makes the settings and fills in the defaults. The block size is in the keys already.
 pub(super) fn rank(
-    keys: &mut Engine,
+    keys: &mut RoleKeys,
     folder: &Path,
     semantics: Semantics,
     findings: &mut Findings,
@@ -33,9 +34,9 @@ pub(super) fn rank(
         let limits = Limits { max_batched_tokens, max_sequences };
         capacity::blocks(keys, &limits, folder, semantics, findings)
     });
-    let several = keys.workers.aggregated.parallelism.attention_data > 1;
-    let cache = &keys.workers.aggregated.kv_cache;
-    let scheduler = &mut keys.workers.aggregated.scheduler;
+    let several = keys.worker.parallelism.attention_data > 1;
+    let cache = &keys.worker.kv_cache;
+    let scheduler = &mut keys.worker.scheduler;
     let interval = *scheduler.prefill_schedule_interval.get_or_insert(1);
     if semantics == Semantics::Aisimulate013 && interval != 1 && !several {
         let message = format!(
@@ -78,6 +79,15 @@ pub(super) fn rank(
             Semantics::Native => ResumedWork::Prefill,
             Semantics::Aisimulate013 => ResumedWork::PromptAndDecode,
         },
+        kv_role: match keys.role {
+            "prefill" => Some(KvRole::Producer),
+            "decode" => Some(KvRole::Consumer),
+            _ => None,
+        },
+        transfer_rules: match semantics {
+            Semantics::Native => TransferRules::Nixl,
+            Semantics::Aisimulate013 => TransferRules::Aisimulate013,
+        },
         ..Config::new(blocks.number + null_block, cache.block_size?, context_length(keys.context_length))
     };
     match config.validate() {
@@ -90,16 +100,18 @@ pub(super) fn rank(
 }
 
 /// Token budget and seats, filled in.
-fn limits(keys: &mut Engine, chunked_prefill: bool, findings: &mut Findings) -> Option<(u32, u32)> {
-    let scheduler = &keys.workers.aggregated.scheduler;
+fn limits(keys: &mut RoleKeys, chunked_prefill: bool, findings: &mut Findings) -> Option<(u32, u32)> {
+    let scheduler = &keys.worker.scheduler;
     let (tokens, seats) = match (scheduler.max_batched_tokens, scheduler.max_sequences) {
         (Some(tokens), Some(seats)) => (tokens, seats),
         (tokens, seats) => match keys.defaults {
+            // Prefill workers of AISimulate take one prompt at a time.
+            Defaults::Aisimulate if keys.role == "prefill" => (tokens.unwrap_or(8192), seats.unwrap_or(1)),
             Defaults::Aisimulate => (tokens.unwrap_or(8192), seats.unwrap_or(256)),
             Defaults::Native => own_limits(keys, tokens, seats, chunked_prefill, findings)?,
         },
     };
-    let scheduler = &mut keys.workers.aggregated.scheduler;
+    let scheduler = &mut keys.worker.scheduler;
     scheduler.max_batched_tokens = Some(tokens);
     scheduler.max_sequences = Some(seats);
     Some((tokens, seats))
@@ -108,7 +120,7 @@ fn limits(keys: &mut Engine, chunked_prefill: bool, findings: &mut Findings) -> 
 /// Those that vLLM's API server takes for what is not given (engine/arg_utils.py of 0.33.0,
 /// `get_batch_defaults` and `_set_default_max_num_seqs_and_batched_tokens_args`).
 fn own_limits(
-    keys: &mut Engine,
+    keys: &mut RoleKeys,
     tokens: Option<u32>,
     seats: Option<u32>,
     chunked_prefill: bool,

@@ -425,7 +425,7 @@ impl Rank {
 
     fn finished(&self, slot: u32, reason: FinishReason) -> Finished {
         let s = &self.sequences[slot as usize];
-        Finished { slot: Slot(slot), id: s.id, reason, output_tokens: s.outputs }
+        Finished { slot: Slot(slot), id: s.id, reason, output_tokens: s.outputs, held: false }
     }
 
     /// A request that has given back its memory ends with the pass being completed.

@@ -94,7 +94,13 @@ impl Rank {
         self.leave(slot);
         let s = &self.sequences[slot as usize];
         let output_tokens = s.outputs();
-        self.outcome.finished.push(Finished { slot: Slot(slot), id: s.id, reason, output_tokens });
+        self.outcome.finished.push(Finished {
+            slot: Slot(slot),
+            id: s.id,
+            reason,
+            output_tokens,
+            held: false,
+        });
         self.vacate(slot);
     }
 }

@@ -1,11 +1,14 @@
 //! Scheduling a pass: the waiting requests
 //! (vllm/v1/core/sched/scheduler.py, `schedule`, and kv_cache_manager.py, `allocate_slots`, version 0.33.0).
 
+use super::config::TransferRules;
+use super::offload::HostHit;
 use super::rank::{Blocked, Rank};
 use super::schedule::Round;
 use super::sequence::State;
 use crate::pass::{Admission, KvLoad, Slot};
 use crate::rank::Stepper;
+use crate::request::HandOff;
 use crate::token_pass::Member;
 
 /// What the prefix cache holds of a waiting request.
@@ -92,12 +95,45 @@ impl Rank {
             // Loaded; nothing is looked up.
             return self.try_admit(slot, Found::default(), round);
         }
+        if self.config.transfer_rules == TransferRules::Aisimulate013 && self.wants_load(slot) {
+            return Verdict::Stop;
+        }
         self.scheduled.lookups += 1;
         let found = self.look_up(slot);
-        match self.tokens_to_load(slot, found.hits * self.config.block_size) {
+        let hit_tokens = found.hits * self.config.block_size;
+        let tokens = match self.look_up_host(slot, hit_tokens) {
+            HostHit::Later => return Verdict::PassedOver,
+            HostHit::Tokens(0) => self.tokens_to_load(slot, hit_tokens),
+            HostHit::Tokens(tokens) => tokens,
+        };
+        match tokens {
             0 => self.try_admit(slot, found, round),
-            tokens => self.try_load(slot, tokens, found),
+            tokens => match self.try_load(slot, tokens, found) {
+                Some(load) => {
+                    self.scheduled.loads.push(load);
+                    Verdict::PassedOver
+                }
+                None => Verdict::Stop,
+            },
         }
+    }
+
+    /// Starts the load of the first waiting request, if it waits for one, a seat is free and there are blocks: the
+    /// rule of AISimulate 0.13 ([`TransferRules::Aisimulate013`]), whose scheduler itself starts none.
+    pub fn start_load(&mut self) -> Option<KvLoad> {
+        let slot = self.waiting.first().filter(|&slot| self.wants_load(slot))?;
+        if self.running.len() >= self.seats() {
+            return None;
+        }
+        let found = self.look_up(slot);
+        let tokens = self.sequences[slot as usize].prompt - found.hits * self.config.block_size;
+        let load = self.try_load(slot, tokens, found)?;
+        self.waiting.pop_first();
+        let s = &mut self.sequences[slot as usize];
+        s.holding = true;
+        let rank = Self::waiting_rank(s);
+        self.holding.push_last(slot, rank);
+        Some(load)
     }
 
     /// Tokens of a waiting request behind `hit_tokens` that are to be loaded.
@@ -136,29 +172,22 @@ impl Rank {
 
     /// Starts the load of `tokens` tokens for the first waiting request if there are blocks for them, beside those
     /// that unfinished prefills still need. It costs no budget and takes no seat.
-    fn try_load(&mut self, slot: u32, tokens: u32, found: Found) -> Verdict {
+    fn try_load(&mut self, slot: u32, tokens: u32, found: Found) -> Option<KvLoad> {
         let known_tokens = self.sequences[slot as usize].known;
         let hit_tokens = found.hits * self.config.block_size;
         let end = hit_tokens + tokens;
         if self.lacks_blocks_for_load(known_tokens, end, found.hits, found.free_hits) {
             self.note_blocked(slot, found, Some(end));
-            return Verdict::Stop;
+            return None;
         }
         self.take_blocks(slot, end, found);
         self.count_look_up(slot, hit_tokens);
+        self.load_from_host(slot, hit_tokens, end);
         self.sequences[slot as usize].computed = end;
         let blocks = self.sequences[slot as usize].blocks.len() as u32 - found.hits;
         let after = self.scheduled.admitted.len() as u32;
-        self.scheduled.loads.push(KvLoad {
-            slot: Slot(slot),
-            hit_tokens,
-            known_tokens,
-            tokens,
-            blocks,
-            after,
-        });
         self.await_load(slot);
-        Verdict::PassedOver
+        Some(KvLoad { slot: Slot(slot), hit_tokens, known_tokens, tokens, blocks, after })
     }
 
     /// Remembers whom the blocks did not suffice for, and what was found for it.
@@ -180,8 +209,12 @@ impl Rank {
     }
 
     fn lacks_blocks_for_load(&self, known: u32, end: u32, hits: u32, free_hits: u32) -> bool {
+        let reserved = match self.config.transfer_rules {
+            TransferRules::Nixl => self.reserved_blocks(),
+            TransferRules::Aisimulate013 => 0,
+        };
         (self.config.reserve_full_isl && self.lacks_blocks(known, hits, free_hits, 0))
-            || self.lacks_blocks(end, hits, free_hits, self.reserved_blocks())
+            || self.lacks_blocks(end, hits, free_hits, reserved)
     }
 
     /// The same as when it was noted, with the blocks that are free now.
@@ -215,7 +248,8 @@ impl Rank {
         self.blocked = None;
         self.hits.clear();
         self.missed = None;
-        let longest = (s.known - 1) / self.config.block_size;
+        let whole = self.config.transfer_rules == TransferRules::Aisimulate013 && s.hand_off == HandOff::Pull;
+        let longest = (s.known - u32::from(!whole)) / self.config.block_size;
         // Blocks that no other request can have stored, and this one has not, need no look-up.
         let findable = if s.preemptions == 0 { longest.min(s.keys.shared()) } else { longest };
         let tokens = s.output.tokens.as_deref();
@@ -245,6 +279,7 @@ impl Rank {
         }
         let missing = end.div_ceil(self.config.block_size).saturating_sub(s.blocks.len() as u32);
         self.pool.allocate(missing, &mut s.blocks);
+        self.note_handed_out(slot);
         // Should it be preempted before it gets a token, its next look-up finds other blocks.
         self.blocked = None;
     }

@@ -28,6 +28,7 @@ impl Rank {
         self.outcome.beat = pass.tokens > 0;
         self.outcome.steady_tokens = pass.uniform;
         self.deliver(&mut pass);
+        self.read_jobs(&pass.jobs_done);
         self.read_reports(&pass.reports);
         self.flight.recycle(pass);
         &self.outcome
@@ -112,8 +113,9 @@ impl Rank {
             self.leave_running(slot);
         }
         let s = &self.sequences[slot as usize];
-        let output_tokens = s.outputs();
-        self.outcome.finished.push(Finished { slot: Slot(slot), id: s.id, reason, output_tokens });
+        let (id, output_tokens) = (s.id, s.outputs());
+        let held = self.hands_over(slot, reason);
+        self.outcome.finished.push(Finished { slot: Slot(slot), id, reason, output_tokens, held });
         self.part_with_blocks(slot, reason);
     }
 }

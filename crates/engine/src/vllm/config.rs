@@ -57,6 +57,17 @@ impl KvRole {
     }
 }
 
+/// When loads start and when their ends are heard of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransferRules {
+    /// As with NIXL's pull connector: both with passes.
+    #[default]
+    Nixl,
+    /// As in AISimulate 0.13: a load takes its blocks when the driver says so ([`super::Rank::start_load`]), also for
+    /// a prompt that is cached whole, and ends at once.
+    Aisimulate013,
+}
+
 /// What becomes of a request whose load failed (vLLM `kv_load_failure_policy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvLoadFailurePolicy {
@@ -108,6 +119,10 @@ pub struct Config {
     pub max_num_queued_tokens: Option<u64>,
     /// Its part in transfers of KV; none without a connector.
     pub kv_role: Option<KvRole>,
+    /// Blocks of the host's memory to which full blocks are copied (vLLM's native CPU offload); none without it.
+    pub host_blocks: Option<u32>,
+    /// When its loads start and end.
+    pub transfer_rules: TransferRules,
     /// What becomes of a request whose load failed.
     pub kv_load_failure_policy: KvLoadFailurePolicy,
     /// Keep the events of the prefix cache.
@@ -139,6 +154,8 @@ impl Config {
             max_num_queued_reqs: None,
             max_num_queued_tokens: None,
             kv_role: None,
+            host_blocks: None,
+            transfer_rules: TransferRules::Nixl,
             kv_load_failure_policy: KvLoadFailurePolicy::Fail,
             kv_events: false,
             resumed_work: ResumedWork::Prefill,
@@ -224,6 +241,12 @@ impl Config {
         }
         if !(0.0..1.0).contains(&self.watermark) {
             return fail("watermark", self.watermark.to_string(), "must be from 0 to below 1");
+        }
+        if self.host_blocks.is_some() && self.kv_role != Some(KvRole::Both) {
+            return fail("host_blocks", "some".into(), "need kv_role both: the offload loads and stores");
+        }
+        if self.host_blocks == Some(0) {
+            return fail("host_blocks", "0".into(), "must be at least 1");
         }
         if self.prefill_schedule_interval == 0 {
             return fail("prefill_schedule_interval", "0".into(), "must be at least 1");

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`Config`], `sequence` (a request's counters), `rank` (the rank and its queues),
 //! `schedule` (running requests), `admit` (waiting requests), `complete` (what a finished pass changes).
-//! `transfer` is KV that comes from elsewhere or goes there. `membership`, `growth`, `steady` and the shared `decode_set` and `flight` make steady passes cheap; with
+//! `transfer` is KV that comes from elsewhere or goes there, `offload` and `host` the tier in the host's memory. `membership`, `growth`, `steady` and the shared `decode_set` and `flight` make steady passes cheap; with
 //! `Stepper::Plain` the decode set stays empty and every pass visits every running request, which is the
 //! engine's own loop.
 
@@ -10,7 +10,9 @@ mod admit;
 mod complete;
 mod config;
 mod growth;
+mod host;
 mod membership;
+mod offload;
 mod rank;
 mod running;
 mod schedule;
@@ -20,7 +22,7 @@ mod transfer;
 mod view;
 mod waiting;
 
-pub use config::{Config, KvLoadFailurePolicy, KvRole, Policy, PreemptionMode, ResumedWork};
+pub use config::{Config, KvLoadFailurePolicy, KvRole, Policy, PreemptionMode, ResumedWork, TransferRules};
 pub use rank::Rank;
 
 /// The version of vLLM whose behaviour is reproduced.

@@ -1,6 +1,7 @@
 //! One vLLM rank: its requests, queues and counters, and how requests come and go from outside.
 
 use super::config::Config;
+use super::offload::Offload;
 use super::running::Running;
 use super::sequence::{Sequence, State};
 use super::transfer::Transfers;
@@ -58,6 +59,7 @@ pub struct Rank {
     /// Of those, how many are loaded and may run.
     pub(super) loaded: usize,
     pub(super) transfers: Transfers,
+    pub(super) offload: Option<Offload>,
     /// Waiting requests that were passed over (vLLM `deferred_waiting`).
     pub(super) deferred: usize,
     pub(super) blocked: Option<Blocked>,
@@ -96,7 +98,8 @@ impl Rank {
         config.validate()?;
         let pool = BlockPool::new(config.num_blocks, config.prefix_caching, config.kv_events);
         Ok(Rank {
-            stepper,
+            // The offload looks at every request in every pass.
+            stepper: if config.host_blocks.is_some() { Stepper::Plain } else { stepper },
             watermark_blocks: (config.watermark * f64::from(config.num_blocks)) as u32,
             pool,
             sequences: Vec::new(),
@@ -110,6 +113,7 @@ impl Rank {
             holding: Waiting::new(config.policy),
             loaded: 0,
             transfers: Transfers::default(),
+            offload: config.host_blocks.map(|n| Offload::new(n, config.prefix_caching, config.kv_events)),
             deferred: 0,
             blocked: None,
             flight: Flight::default(),
@@ -249,9 +253,14 @@ impl Rank {
     }
 
     /// There is something to schedule: unfinished requests, ended ones not yet announced to the workers, or ended
-    /// ones that still hold blocks (vLLM `has_requests`).
+    /// ones that still hold blocks, or copies under way (vLLM `has_requests`).
     pub fn has_work(&self) -> bool {
-        self.unannounced || self.unfinished() > 0 || self.transfers.held > 0
+        self.unannounced || self.unfinished() > 0 || self.transfers.held > 0 || self.copies()
+    }
+
+    /// Blocks are on their way from or to the host.
+    fn copies(&self) -> bool {
+        self.offload.as_ref().is_some_and(Offload::is_busy)
     }
 
     /// Requests waiting or running.

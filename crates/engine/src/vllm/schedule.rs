@@ -197,7 +197,9 @@ impl Rank {
             return false;
         }
         if missing > 0 {
+            let held = sequence.blocks.len();
             self.pool.allocate(missing, &mut sequence.blocks);
+            self.note_grown(slot, held);
         }
         let known = self.known(slot);
         self.promote(slot, end.min(known));
@@ -235,6 +237,7 @@ impl Rank {
     /// Takes a running request's blocks and puts it back to wait.
     fn preempt(&mut self, slot: u32) {
         self.leave_running(slot);
+        self.note_preempted(slot);
         let Sequence { blocks, kept, promoted, .. } = &mut self.sequences[slot as usize];
         kept.clone_from(blocks);
         kept.truncate(*promoted as usize);
@@ -289,6 +292,11 @@ impl Rank {
             round.pass.uniform = self.decoders.members.count;
         }
         let mut pass = round.pass;
+        if self.offload.is_some() {
+            let computed = |m: &Member| (m.slot, self.sequences[m.slot as usize].computed + m.tokens);
+            let members: Vec<(u32, u32)> = pass.members.iter().map(computed).collect();
+            self.plan_host_jobs(&members);
+        }
         for i in 0..pass.members.len() {
             let member = pass.members[i];
             let s = &mut self.sequences[member.slot as usize];

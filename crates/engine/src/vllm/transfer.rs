@@ -64,6 +64,16 @@ impl Rank {
         self.report(Report::Sent { slot: slot.0 });
     }
 
+    /// A load has ended, and that is known at once (AISimulate 0.13).
+    pub fn kv_loaded_at_once(&mut self, slot: Slot) {
+        self.read_reports(&[Report::Loaded { slot: slot.0, failure: None }]);
+    }
+
+    /// Held blocks have been read, and are free at once (AISimulate 0.13).
+    pub fn kv_sent_at_once(&mut self, slot: Slot) {
+        self.read_reports(&[Report::Sent { slot: slot.0 }]);
+    }
+
     fn report(&mut self, report: Report) {
         if let Some(pass) = self.flight.iter_mut().next_back() {
             pass.reports.push(report);
@@ -83,7 +93,8 @@ impl Rank {
     /// What a request had in flight when it was preempted is not delivered: the blocks that it could hand over are
     /// gone (vLLM `requires_kv_delivery`).
     pub(super) fn drops_stale_output(&self) -> bool {
-        self.produces()
+        // The offload does its best; nobody counts on it.
+        self.produces() && self.offload.is_none()
     }
 
     /// The prompt is to be loaded from elsewhere, and that was not asked for yet.
@@ -177,12 +188,17 @@ impl Rank {
         }
     }
 
+    /// Whether another rank is to read the blocks of a request that ends.
+    pub(super) fn hands_over(&self, slot: u32, reason: FinishReason) -> bool {
+        self.produces()
+            && self.sequences[slot as usize].hand_off == HandOff::Hold
+            && matches!(reason, FinishReason::Length | FinishReason::Stop)
+    }
+
     /// A request has left its queue: gives its blocks back, unless another rank is to read them.
     pub(super) fn part_with_blocks(&mut self, slot: u32, reason: FinishReason) {
-        let handed_off = self.produces()
-            && self.sequences[slot as usize].hand_off == HandOff::Hold
-            && matches!(reason, FinishReason::Length | FinishReason::Stop);
-        if handed_off {
+        self.note_ended(slot, reason);
+        if self.hands_over(slot, reason) {
             self.transfers.sends.push(slot);
             self.hold(slot);
         } else {
@@ -201,6 +217,7 @@ impl Rank {
     /// A request ends that is not running.
     pub(super) fn end_waiting(&mut self, slot: u32) {
         self.leave_waiting(slot);
+        self.note_ended(slot, FinishReason::Abort);
         if self.wants_load(slot) {
             let id = self.sequences[slot as usize].id;
             self.transfers.unread.push(id);
@@ -270,7 +287,8 @@ impl Rank {
             let (id, output_tokens) = (s.id, s.outputs());
             let reason = FinishReason::Error;
             self.end_waiting(slot);
-            self.outcome.finished.push(Finished { slot: Slot(slot), id, reason, output_tokens });
+            let slot = Slot(slot);
+            self.outcome.finished.push(Finished { slot, id, reason, output_tokens, held: false });
         }
     }
 }

@@ -128,6 +128,21 @@ impl EventWriter {
             .collect()
     }
 
+    /// Those of a tier in the host's memory: what is stored has neither length nor parent.
+    pub(super) fn write_host(&mut self, events: &KvEvents) -> Vec<Event> {
+        let medium = Some("CPU");
+        let mut written = Vec::new();
+        for event in events.iter() {
+            let (KvEvent::Stored { blocks, .. } | KvEvent::Removed { blocks }) = event else { continue };
+            let hashes = blocks.iter().map(|&key| self.number(key)).collect();
+            written.push(match event {
+                KvEvent::Removed { .. } => Event::Removed { hashes, medium },
+                _ => Event::Stored { parent: None, hashes, n_tokens: 0, block_size: 0, medium },
+            });
+        }
+        written
+    }
+
     fn number(&mut self, key: BlockKey) -> u32 {
         let next = self.numbers.len() as u32;
         *self.numbers.entry(key).or_insert(next)

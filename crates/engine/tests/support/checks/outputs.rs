@@ -24,6 +24,7 @@ pub fn check(world: &World, flown: &Flown, outcome: &Outcome) {
                 id: windtunnel_engine::RequestId(number as u64),
                 reason: if stopped { FinishReason::Stop } else { FinishReason::Length },
                 output_tokens: ordinal,
+                held: false,
             });
         }
     }

@@ -1,5 +1,6 @@
 //! vLLM: the config of its oracle, the replay, and the lines of its traces.
 
+mod copies;
 mod replay;
 mod scenario;
 mod trace;
@@ -7,4 +8,4 @@ mod transfers;
 
 pub(super) use replay::replay;
 pub use scenario::{KvLoadFailurePolicyName, KvRoleName, PolicyName, Settings};
-pub use trace::{Header, KvMoved, KvQueues, Step, Summary};
+pub use trace::{Copied, Header, KvMoved, KvQueues, Step, Summary};

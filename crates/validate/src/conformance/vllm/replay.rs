@@ -1,8 +1,9 @@
 //! Drives a vLLM rank exactly as the oracle drives the engine: the same clock, the same loop, the same
 //! trace.
 
+use super::copies::Copies;
 use super::scenario::{KvRoleName, Settings};
-use super::trace::{Header, KvMoved, KvQueues, Step, Summary};
+use super::trace::{Copied, Header, KvMoved, KvQueues, Step, Summary};
 use super::transfers::Transfers;
 use crate::conformance::arrivals::Arrivals;
 use crate::conformance::engine::Engine;
@@ -21,13 +22,16 @@ struct Pending {
     step: Step,
     batch: Vec<usize>,
     sampled: Vec<usize>,
+    /// When it ends; before it is launched, when it can start.
     end_ms: f64,
 }
 
 impl Pending {
     /// Nothing runs, and nothing is reported with it.
     fn is_empty(&self) -> bool {
-        self.step.total == 0 && self.step.moved.as_ref().is_none_or(KvMoved::reports_nothing)
+        self.step.total == 0
+            && self.step.moved.as_ref().is_none_or(KvMoved::reports_nothing)
+            && self.step.copied.as_ref().is_none_or(Copied::is_nothing)
     }
 }
 
@@ -40,6 +44,7 @@ struct Replay<'a> {
     slots: HashMap<usize, Slot>,
     /// Transfers under way.
     transfers: Transfers,
+    copies: Copies,
     /// Requests that were aborted with output in flight of before a preemption.
     gone_stale: HashSet<usize>,
     /// In order of addition.
@@ -92,6 +97,7 @@ impl<'a> Replay<'a> {
             arrivals: Arrivals::new(requests),
             slots: HashMap::new(),
             transfers: Transfers::default(),
+            copies: Copies::default(),
             gone_stale: HashSet::new(),
             added: Vec::new(),
             preemptions: vec![0; requests.len()],
@@ -130,7 +136,8 @@ impl<'a> Replay<'a> {
                 step += 1;
                 counter += 1;
                 let tokens = pending.step.total;
-                let start = if asynchronous { now.max(busy_until) } else { now };
+                let ready = pending.end_ms;
+                let start = if asynchronous { ready.max(busy_until) } else { ready };
                 busy_until = start + clock.pass_ms(tokens);
                 pending.end_ms = busy_until;
                 if asynchronous {
@@ -193,7 +200,7 @@ impl<'a> Replay<'a> {
     fn next_event(&self) -> Option<f64> {
         let aborts = self.arrivals.coming_aborts().filter(|(_, request)| self.slots.contains_key(request));
         let aborts = aborts.map(|(ms, _)| ms);
-        let others = [self.transfers.next_ms(), self.arrivals.next_ms()];
+        let others = [self.transfers.next_ms(), self.copies.next_ms(), self.arrivals.next_ms()];
         aborts.chain(others.into_iter().flatten()).reduce(f64::min)
     }
 
@@ -282,14 +289,20 @@ impl<'a> Replay<'a> {
             ..Step::default()
         };
         let mut line = line;
+        let mut ready = now;
         if self.settings.kv_role.is_some() {
             line.queues = Some(self.kv_queues());
             line.blocks_waiting = self.settings.dump_free_queue.then(|| self.blocks(self.rank.holding()));
-            let moved = self.transfers.launch(&mut self.rank, self.scenario, self.settings, now);
-            line.moved = Some(moved);
+            if self.settings.kv_role == Some(KvRoleName::Offload) {
+                let (copied, at) = self.copies.launch(&mut self.rank, self.scenario, self.settings, now);
+                (line.copied, ready) = (Some(copied), at);
+            } else {
+                let moved = self.transfers.launch(&mut self.rank, self.scenario, self.settings, now);
+                line.moved = Some(moved);
+            }
         }
         let batch = batch.iter().map(|&(slot, _)| self.request(slot)).collect();
-        Pending { step: line, batch, sampled, end_ms: 0.0 }
+        Pending { step: line, batch, sampled, end_ms: ready }
     }
 
     /// What was found at look-ups that led to an admission or a load, in order.
@@ -379,6 +392,10 @@ impl<'a> Replay<'a> {
         line.cached_blocks = stats.cached_blocks;
         line.events = self.events.write(self.rank.events());
         self.rank.clear_events();
+        if let Some(events) = self.rank.host_events() {
+            line.events.extend(self.events.write_host(events));
+            self.rank.clear_host_events();
+        }
         if self.settings.kv_role.is_some() {
             line.stale = stale.iter().map(|&request| self.name(request)).collect();
             line.n_kv_holding = Some(self.rank.holding().count());

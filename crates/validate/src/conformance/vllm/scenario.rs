@@ -5,7 +5,9 @@ use crate::conformance::error::ConformanceError;
 use crate::conformance::files::ConfigFile;
 use crate::conformance::scenario::Clock;
 use serde::{Deserialize, Serialize};
-use windtunnel_engine::vllm::{Config, KvLoadFailurePolicy, KvRole, Policy, PreemptionMode, ResumedWork};
+use windtunnel_engine::vllm::{
+    Config, KvLoadFailurePolicy, KvRole, Policy, PreemptionMode, ResumedWork, TransferRules,
+};
 
 /// The oracle's config. Defaults are the oracle's own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -67,6 +69,15 @@ pub struct Settings {
     /// The same per token, 0.02 ms if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_ms_per_token: Option<f64>,
+    /// Blocks of the host's memory, 64 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offload_chunks: Option<u32>,
+    /// Duration of any store, 2 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_latency_ms: Option<f64>,
+    /// Duration of a store per token, 0.02 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_ms_per_token: Option<f64>,
     /// Record KV events.
     pub kv_events: bool,
     /// Record block ids and the free queue.
@@ -103,6 +114,8 @@ pub enum KvRoleName {
     KvConsumer,
     /// The prefill side.
     KvProducer,
+    /// Blocks go to the host's memory and come back.
+    Offload,
 }
 
 /// vLLM's `kv_load_failure_policy`, as written in files.
@@ -152,6 +165,9 @@ impl Default for Settings {
             load_ms_per_token: None,
             send_latency_ms: None,
             send_ms_per_token: None,
+            offload_chunks: None,
+            store_latency_ms: None,
+            store_ms_per_token: None,
             kv_events: true,
             dump_free_queue: false,
             step_ms_base: 10.0,
@@ -180,6 +196,8 @@ impl Settings {
             ("load_ms_per_token", self.load_ms_per_token),
             ("send_latency_ms", self.send_latency_ms),
             ("send_ms_per_token", self.send_ms_per_token),
+            ("store_latency_ms", self.store_latency_ms),
+            ("store_ms_per_token", self.store_ms_per_token),
         ];
         for (key, ms) in times {
             let Some(ms) = ms else { continue };
@@ -201,6 +219,11 @@ impl Settings {
     /// How long it takes until so many tokens have been read.
     pub(super) fn send_ms(&self, tokens: u32) -> f64 {
         self.send_latency_ms.unwrap_or(8.0) + f64::from(tokens) * self.send_ms_per_token.unwrap_or(0.02)
+    }
+
+    /// How long the store of so many tokens takes.
+    pub(super) fn store_ms(&self, tokens: u32) -> f64 {
+        self.store_latency_ms.unwrap_or(2.0) + f64::from(tokens) * self.store_ms_per_token.unwrap_or(0.02)
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -234,7 +257,11 @@ impl Settings {
             kv_role: self.kv_role.map(|role| match role {
                 KvRoleName::KvConsumer => KvRole::Consumer,
                 KvRoleName::KvProducer => KvRole::Producer,
+                KvRoleName::Offload => KvRole::Both,
             }),
+            host_blocks: (self.kv_role == Some(KvRoleName::Offload))
+                .then_some(self.offload_chunks.unwrap_or(64)),
+            transfer_rules: TransferRules::Nixl,
             kv_load_failure_policy: match self.kv_load_failure_policy {
                 KvLoadFailurePolicyName::Fail => KvLoadFailurePolicy::Fail,
                 KvLoadFailurePolicyName::Recompute => KvLoadFailurePolicy::Recompute,

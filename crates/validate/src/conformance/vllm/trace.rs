@@ -54,6 +54,8 @@ pub struct Step {
     pub blocks_waiting: Option<Ordered<Vec<u32>>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub moved: Option<KvMoved>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<Copied>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub t_start_ms: Option<f64>,
     pub t_end_ms: f64,
@@ -99,6 +101,30 @@ pub struct KvMoved {
     pub recv_done: Vec<String>,
     pub recv_failed: Vec<String>,
     pub send_done: Vec<String>,
+}
+
+/// Copies from and to the host that start with a step or are reported with it.
+#[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "docs/conformance.md defines every key")]
+pub struct Copied {
+    pub load_jobs: Vec<(u64, String, Vec<u32>, Vec<u32>)>,
+    pub store_jobs: Vec<(u64, String, Vec<u32>, Vec<u32>)>,
+    pub flush: Vec<u64>,
+    pub load_sync: Vec<u64>,
+    pub submitted: Vec<(&'static str, u64, f64)>,
+    pub jobs_done: Vec<u64>,
+    pub recv_done: Vec<String>,
+    pub t_waited_ms: f64,
+}
+
+impl Copied {
+    /// Nothing starts and nothing is reported with the step.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.recv_done.is_empty()
+            && self.jobs_done.is_empty()
+            && self.submitted.is_empty()
+            && self.store_jobs.is_empty()
+    }
 }
 
 impl KvMoved {

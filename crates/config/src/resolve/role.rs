@@ -1,0 +1,55 @@
+//! The keys of one role as its deployment is made from them: its worker, and what is common to all roles.
+//!
+//! Roles are made one after the other by the same code, which names the paths of `workers.aggregated`; where a
+//! problem is told, `Findings` puts the role's own path instead.
+
+use crate::document::{
+    Backend, ContextLength, Defaults, Engine, GemmQuantMode, KvCacheQuantMode, MoeQuantMode, Semantics,
+    Worker,
+};
+
+/// Which role, and its keys.
+pub(super) struct RoleKeys {
+    pub role: &'static str,
+    pub model: String,
+    pub hardware: String,
+    pub backend: Backend,
+    pub backend_version: Option<String>,
+    pub gemm_quant_mode: Option<GemmQuantMode>,
+    pub moe_quant_mode: Option<MoeQuantMode>,
+    pub kvcache_quant_mode: Option<KvCacheQuantMode>,
+    pub context_length: ContextLength,
+    pub enable_chunked_prefill: Option<bool>,
+    pub semantics: Semantics,
+    pub defaults: Defaults,
+    pub gpu_memory_gib: Option<f64>,
+    pub worker: Worker,
+}
+
+impl RoleKeys {
+    pub(super) fn new(role: &'static str, keys: &Engine, worker: Worker) -> RoleKeys {
+        RoleKeys {
+            role,
+            model: keys.model.clone(),
+            hardware: keys.hardware.clone(),
+            backend: keys.backend,
+            backend_version: keys.backend_version.clone(),
+            gemm_quant_mode: keys.gemm_quant_mode,
+            moe_quant_mode: keys.moe_quant_mode,
+            kvcache_quant_mode: keys.kvcache_quant_mode,
+            context_length: keys.context_length,
+            enable_chunked_prefill: keys.enable_chunked_prefill,
+            semantics: keys.semantics,
+            defaults: keys.defaults,
+            gpu_memory_gib: keys.gpu_memory_gib,
+            worker,
+        }
+    }
+
+    /// The worker, filled in; what was filled in of the common keys goes back to them.
+    pub(super) fn into_worker(self, keys: &mut Engine) -> Worker {
+        keys.enable_chunked_prefill = self.enable_chunked_prefill;
+        keys.gpu_memory_gib = self.gpu_memory_gib;
+        self.worker
+    }
+}

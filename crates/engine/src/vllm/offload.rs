@@ -1,0 +1,378 @@
+//! vLLM's native CPU offload: full blocks of prompts are copied to the host as they are computed, and come back as loads
+//! (distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py, version 0.33.0).
+//!
+//! The scheduler's side: which jobs there are, and which of them a pass has to wait for, because a block that they
+//! still read was handed out again. Who copies, and how long that takes, is the driver's affair.
+
+use super::host::{Found, HostPool, Uses};
+use super::rank::Rank;
+use super::sequence::State;
+use crate::event::KvEvents;
+use crate::identity::BlockKey;
+use crate::pass::{HostJob, Slot};
+use crate::request::{FinishReason, RequestId};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// A copy under way.
+#[derive(Debug)]
+struct Job {
+    request: RequestId,
+    load: bool,
+    keys: Vec<BlockKey>,
+    /// Of a store: what it reads.
+    blocks: Vec<u32>,
+}
+
+/// What is known of a request, from its first look-up until it has ended and its copies too.
+#[derive(Debug, Default)]
+struct Copies {
+    /// Blocks of it that were stored, or need not be.
+    stored: u32,
+    jobs: Vec<u64>,
+    uses: Uses,
+    /// Of a request that has no blocks now: those that it had in its last pass.
+    blocks: Vec<u32>,
+    /// It has ended, and that was told.
+    ended: bool,
+}
+
+/// A request that has ended since the last pass was scheduled.
+#[derive(Debug)]
+struct Ended {
+    id: RequestId,
+    tie: u64,
+    /// Identities of its blocks from the first one that is not stored, as far as they may be.
+    keys: Vec<(u32, BlockKey)>,
+    blocks: Vec<u32>,
+}
+
+/// The offload of a rank.
+#[derive(Debug)]
+pub(super) struct Offload {
+    host: HostPool,
+    next_job: u64,
+    jobs: HashMap<u64, Job>,
+    copies: HashMap<RequestId, Copies>,
+    ended: Vec<Ended>,
+    /// Stores that still read a block of an ended request.
+    readers: HashMap<u32, BTreeSet<u64>>,
+    /// Identities that are being loaded; with prefix caching only.
+    loading: HashSet<BlockKey>,
+    caching: bool,
+    /// Blocks handed to somebody in the pass being scheduled.
+    handed_out: HashSet<u32>,
+    events: KvEvents,
+    events_on: bool,
+}
+
+/// What the host has for a waiting request.
+pub(super) enum HostHit {
+    /// That is not known yet.
+    Later,
+    /// So many tokens.
+    Tokens(u32),
+}
+
+impl Offload {
+    pub(super) fn new(chunks: u32, caching: bool, events_on: bool) -> Offload {
+        Offload {
+            host: HostPool::new(chunks),
+            next_job: 0,
+            jobs: HashMap::new(),
+            copies: HashMap::new(),
+            ended: Vec::new(),
+            readers: HashMap::new(),
+            loading: HashSet::new(),
+            caching,
+            handed_out: HashSet::new(),
+            events: KvEvents::default(),
+            events_on,
+        }
+    }
+
+    /// Copies are under way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    fn add_job(&mut self, request: RequestId, load: bool, keys: Vec<BlockKey>, blocks: &[u32]) -> u64 {
+        let id = self.next_job;
+        self.next_job += 1;
+        self.copies.entry(request).or_default().jobs.push(id);
+        let blocks = if load { Vec::new() } else { blocks.to_vec() };
+        self.jobs.insert(id, Job { request, load, keys, blocks });
+        id
+    }
+
+    /// From now on a store of an ended request reads blocks that may be handed out.
+    fn watch(&mut self, job: u64) {
+        for &block in &self.jobs[&job].blocks {
+            self.readers.entry(block).or_default().insert(job);
+        }
+    }
+
+    /// A copy has ended.
+    fn end(&mut self, id: u64) {
+        let Some(job) = self.jobs.remove(&id) else { return };
+        if job.load {
+            self.host.end_read(&job.keys);
+            job.keys.iter().for_each(|key| {
+                self.loading.remove(key);
+            });
+        } else {
+            let ready = self.host.end_write(&job.keys);
+            if self.events_on {
+                ready.iter().for_each(|&key| self.events.stored(job.request, 0, None, &[key]));
+            }
+        }
+        for block in job.blocks {
+            if let Some(jobs) = self.readers.get_mut(&block) {
+                jobs.remove(&id);
+                if jobs.is_empty() {
+                    self.readers.remove(&block);
+                }
+            }
+        }
+        if let Some(copies) = self.copies.get_mut(&job.request) {
+            copies.jobs.retain(|&other| other != id);
+            if copies.ended && copies.jobs.is_empty() {
+                self.copies.remove(&job.request);
+            }
+        }
+    }
+
+    /// Stores blocks with these identities, if the host has room for those that it lacks. None if it has not.
+    fn store(&mut self, id: RequestId, keys: &[(u32, BlockKey)], blocks: &[u32]) -> Option<Option<HostJob>> {
+        let copies = self.copies.entry(id).or_default();
+        let written = self.host.write(keys, &mut copies.uses);
+        if self.events_on && !self.host.removed.is_empty() {
+            self.events.removed_as_one(&self.host.removed);
+        }
+        self.host.removed.clear();
+        let written = written?;
+        if written.is_empty() {
+            return Some(None);
+        }
+        let blocks: Vec<u32> = written.iter().map(|&(position, ..)| blocks[position as usize]).collect();
+        let chunks = written.iter().map(|&(.., chunk)| chunk).collect();
+        let job = self.add_job(id, false, written.iter().map(|&(_, key, _)| key).collect(), &blocks);
+        Some(Some(HostJob { job, request: id, load: false, blocks, chunks }))
+    }
+}
+
+impl Rank {
+    /// A copy has ended; told with the pass scheduled last.
+    pub fn job_done(&mut self, job: u64) {
+        if let Some(pass) = self.flight.iter_mut().next_back() {
+            pass.jobs_done.push(job);
+        }
+    }
+
+    /// The events of the host tier that became visible with the last `complete`. They stay until
+    /// `clear_host_events`.
+    pub fn host_events(&self) -> Option<&KvEvents> {
+        self.offload.as_ref().map(|offload| &offload.events)
+    }
+
+    /// Forgets events of the host tier that were read.
+    pub fn clear_host_events(&mut self) {
+        if let Some(offload) = &mut self.offload {
+            offload.events.clear();
+        }
+    }
+
+    /// Blocks in the host tier, those that are being copied there included.
+    pub fn host_blocks(&self) -> usize {
+        self.offload.as_ref().map_or(0, |offload| offload.host.len())
+    }
+
+    /// Identities of a request's blocks in a range, with their positions.
+    fn block_keys(&mut self, slot: u32, range: std::ops::Range<u32>) -> Vec<(u32, BlockKey)> {
+        let s = &mut self.sequences[slot as usize];
+        let tokens = s.output.tokens.as_deref();
+        self.keys.clear();
+        let first = range.start;
+        if !range.is_empty() {
+            s.keys.extend(range, tokens, &mut self.keys);
+        }
+        (first..).zip(self.keys.iter().copied()).collect()
+    }
+
+    /// What the host has of a waiting request behind `hit_tokens`.
+    pub(super) fn look_up_host(&mut self, slot: u32, hit_tokens: u32) -> HostHit {
+        let Some(offload) = &mut self.offload else { return HostHit::Tokens(0) };
+        let (id, known) = (self.sequences[slot as usize].id, self.sequences[slot as usize].known);
+        let copies = offload.copies.entry(id).or_default();
+        copies.blocks.clear();
+        copies.stored = 0;
+        if !copies.jobs.is_empty() {
+            return HostHit::Later;
+        }
+        let size = self.config.block_size;
+        let (first, end) = (hit_tokens / size, known / size);
+        if end <= first {
+            return HostHit::Tokens(0);
+        }
+        let keys = self.block_keys(slot, first..end);
+        let Some(offload) = &self.offload else { return HostHit::Tokens(0) };
+        let found = keys.iter().map(|&(_, key)| offload.host.find(key));
+        let hits: Vec<Found> = found.take_while(|&found| found != Found::Nothing).collect();
+        let unready = hits.contains(&Found::Unready);
+        let loading = keys[..hits.len()].iter().any(|(_, key)| offload.loading.contains(key));
+        if unready || loading {
+            return HostHit::Later;
+        }
+        HostHit::Tokens(hits.len() as u32 * size)
+    }
+
+    /// A waiting request has got its blocks: all of them, as far as the engine looks.
+    pub(super) fn note_handed_out(&mut self, slot: u32) {
+        if let Some(offload) = &mut self.offload {
+            offload.handed_out.extend(&self.sequences[slot as usize].blocks);
+        }
+    }
+
+    /// A running request got blocks behind its first `held`.
+    pub(super) fn note_grown(&mut self, slot: u32, held: usize) {
+        if let Some(offload) = &mut self.offload {
+            offload.handed_out.extend(&self.sequences[slot as usize].blocks[held..]);
+        }
+    }
+
+    /// The load of a waiting request from the host: its tokens from `hit_tokens` to `end`.
+    pub(super) fn load_from_host(&mut self, slot: u32, hit_tokens: u32, end: u32) {
+        if self.offload.is_none() {
+            return;
+        }
+        let size = self.config.block_size;
+        let keys = self.block_keys(slot, hit_tokens / size..end / size);
+        let s = &self.sequences[slot as usize];
+        let (id, blocks) = (s.id, s.blocks[(hit_tokens / size) as usize..].to_vec());
+        let Some(offload) = &mut self.offload else { return };
+        let copies = offload.copies.entry(id).or_default();
+        copies.stored = end / size;
+        let chunks = offload.host.read(&keys, &mut copies.uses);
+        if offload.caching {
+            offload.loading.extend(keys.iter().map(|&(_, key)| key));
+        }
+        let job = offload.add_job(id, true, keys.iter().map(|&(_, key)| key).collect(), &[]);
+        self.scheduled.host_jobs.push(HostJob { job, request: id, load: true, blocks, chunks });
+    }
+
+    /// A running request loses its blocks: it is remembered which they were.
+    pub(super) fn note_preempted(&mut self, slot: u32) {
+        let s = &self.sequences[slot as usize];
+        if let Some(offload) = &mut self.offload
+            && let Some(copies) = offload.copies.get_mut(&s.id)
+        {
+            copies.blocks.clone_from(&s.blocks);
+        }
+    }
+
+    /// A request ends; it has left its queue and still has its blocks.
+    pub(super) fn note_ended(&mut self, slot: u32, reason: FinishReason) {
+        if self.offload.is_none() {
+            return;
+        }
+        let s = &self.sequences[slot as usize];
+        let running = matches!(s.state, State::Running | State::Attached | State::Draining);
+        let tokens = match reason {
+            FinishReason::Abort => self.computed(slot).min(s.prompt),
+            _ => s.prompt,
+        };
+        let (id, tie, own) = (s.id, s.tie, s.blocks.clone());
+        let Some(offload) = &mut self.offload else { return };
+        let Some(copies) = offload.copies.get_mut(&id) else {
+            // It was never looked up: nothing of it was copied.
+            return;
+        };
+        let blocks = if running { own } else { std::mem::take(&mut copies.blocks) };
+        let (stored, jobs) = (copies.stored, copies.jobs.clone());
+        jobs.into_iter().for_each(|job| offload.watch(job));
+        let end = (tokens / self.config.block_size).min(blocks.len() as u32);
+        let keys = if end > stored { self.block_keys(slot, stored..end) } else { Vec::new() };
+        if let Some(offload) = &mut self.offload {
+            offload.ended.push(Ended { id, tie, keys, blocks });
+        }
+    }
+
+    /// The stores that start with the pass being scheduled, and the copies that it has to wait for.
+    pub(super) fn plan_host_jobs(&mut self, members: &[(u32, u32)]) {
+        let Some(offload) = &mut self.offload else { return };
+        let mut flush = BTreeSet::new();
+        let starting: HashSet<u64> = self.scheduled.host_jobs.iter().map(|job| job.job).collect();
+        for slot in &self.scheduled.preempted {
+            let id = self.sequences[slot.0 as usize].id;
+            let jobs = offload.copies.get(&id).into_iter().flat_map(|copies| &copies.jobs);
+            flush.extend(jobs.filter(|job| !starting.contains(job)));
+        }
+        for block in &offload.handed_out {
+            flush.extend(offload.readers.get(block).into_iter().flatten());
+        }
+        for &(slot, computed) in members {
+            self.store_scheduled(slot, computed);
+        }
+        self.store_ended(&mut flush);
+        if let Some(offload) = &mut self.offload {
+            offload.handed_out.clear();
+        }
+        self.scheduled.flush.extend(flush);
+    }
+
+    /// The blocks that a scheduled request fills in this pass, up to `computed` tokens.
+    fn store_scheduled(&mut self, slot: u32, computed: u32) {
+        let s = &self.sequences[slot as usize];
+        let (id, size) = (s.id, self.config.block_size);
+        let end = (computed.min(s.prompt) / size).min(s.blocks.len() as u32);
+        let Some(offload) = &mut self.offload else { return };
+        let stored = offload.copies.entry(id).or_default().stored;
+        if end <= stored {
+            return;
+        }
+        let keys = self.block_keys(slot, stored..end);
+        let Some(offload) = &mut self.offload else { return };
+        let Some(job) = offload.store(id, &keys, &self.sequences[slot as usize].blocks) else { return };
+        self.scheduled.host_jobs.extend(job);
+        offload.copies.entry(id).or_default().stored = end;
+    }
+
+    /// The last blocks of requests that have ended since the last pass, which may be handed out already.
+    fn store_ended(&mut self, flush: &mut BTreeSet<u64>) {
+        let Some(offload) = &mut self.offload else { return };
+        let mut ended = std::mem::take(&mut offload.ended);
+        ended.sort_by_key(|ended| (ended.tie, ended.id));
+        for Ended { id, keys, blocks, .. } in &ended {
+            let job = if keys.is_empty() { None } else { offload.store(*id, keys, blocks).flatten() };
+            let Some(job) = job else { continue };
+            offload.watch(job.job);
+            if job.blocks.iter().any(|block| offload.handed_out.contains(block)) {
+                flush.insert(job.job);
+            }
+            self.scheduled.host_jobs.push(job);
+        }
+        for Ended { id, .. } in ended {
+            let Some(copies) = offload.copies.get_mut(&id) else { continue };
+            copies.ended = true;
+            let uses = std::mem::take(&mut copies.uses);
+            if copies.jobs.is_empty() {
+                offload.copies.remove(&id);
+            }
+            offload.host.end_request(uses);
+        }
+    }
+
+    /// The copies that the worker reports with a pass have ended.
+    pub(super) fn read_jobs(&mut self, jobs: &[u64]) {
+        for &id in jobs {
+            let Some(offload) = &mut self.offload else { return };
+            offload.end(id);
+        }
+    }
+
+    /// The waiting request that a load is for.
+    pub fn slot_of(&self, id: RequestId) -> Option<Slot> {
+        let loading =
+            |s: &super::sequence::Sequence| s.id == id && matches!(s.state, State::Loading | State::Held);
+        self.sequences.iter().position(loading).map(|slot| Slot(slot as u32))
+    }
+}

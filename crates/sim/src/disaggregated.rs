@@ -1,0 +1,461 @@
+//! Prefill and decode on workers of their own: the loop of such a run.
+//!
+//! A request goes to a prefill worker, whose blocks it holds when it ends there; then to a decode worker, which loads
+//! them; when they have been read, the source lets go of them, once. Prefill groups are always looked at when they do
+//! something; a decode group only while something of it is awaited elsewhere, and otherwise it lags behind.
+
+use crate::error::SimError;
+use crate::group::{Group, GroupOptions, Lanes, News};
+use crate::links::{Cargo, Links, TransferId};
+use crate::observer::Observer;
+use crate::placement::{Placer, ranks_per_group};
+use crate::run::{Options, PROGRESS_STEP, Progress, Watch, refusal};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use windtunnel_config::{ChargedTokens, Deployment, Experiment, Pace, Prefill, Semantics, Workload};
+use windtunnel_engine::{HandOff, Nanos, RequestId, Slot};
+use windtunnel_report::{Pool, Report, RequestRecord, Role, RunEnd};
+use windtunnel_router::RoundRobin;
+use windtunnel_traffic::{Arrival, Source};
+
+/// Where a request's blocks are held, and what is charged for them.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    group: usize,
+    lane: usize,
+    slot: Slot,
+    prompt_tokens: u32,
+    computed_for: Nanos,
+}
+
+/// Who waits for the end of a transfer.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    id: RequestId,
+    group: usize,
+    lane: usize,
+    slot: Slot,
+}
+
+/// How the requests of a pool find their rank.
+enum Turn {
+    /// The workers in turn, and then as a worker places among its ranks.
+    Workers(RoundRobin, Placer),
+    /// All ranks of all workers in turn (AISimulate).
+    Ranks(RoundRobin),
+}
+
+/// The groups of one role: a part of all groups.
+struct PoolOf<'a> {
+    deployment: &'a Deployment,
+    first: usize,
+    count: usize,
+    turn: Turn,
+}
+
+pub(crate) struct Disaggregated<'a, L> {
+    prefill: &'a Prefill,
+    pools: [PoolOf<'a>; 2],
+    /// The prefill groups, then the decode groups, each by worker and rank.
+    groups: Vec<Group<L>>,
+    links: Links,
+    /// Requests on their way to the decode side, as they are submitted there.
+    coming: HashMap<RequestId, Arrival>,
+    held: HashMap<RequestId, Held>,
+    waiting: HashMap<TransferId, Waiting>,
+    /// When groups that are looked at next do something. An entry that no longer holds is dropped when seen.
+    agenda: BinaryHeap<Reverse<(Nanos, usize)>>,
+    /// Decode groups are looked at always: somebody waits for the ends of requests.
+    watch_all: bool,
+    observer: Observer<'a>,
+    watch: Watch<'a>,
+    sent: u64,
+    ended: u64,
+    /// Requests that ended, and whose seats were not given on: of a closed loop.
+    freed: u64,
+    cutoff: Nanos,
+    /// Scratch: groups with something to do at this instant.
+    touched: Vec<usize>,
+    news: Vec<News>,
+}
+
+const PREFILL: usize = 0;
+const DECODE: usize = 1;
+
+impl<'a, L: Lanes> Disaggregated<'a, L> {
+    pub(crate) fn new(
+        experiment: &'a Experiment,
+        prefill: &'a Prefill,
+        options: Options<'a>,
+    ) -> Result<Disaggregated<'a, L>, SimError> {
+        let group_options = GroupOptions::new(experiment, &options);
+        let mut groups = Vec::new();
+        let mut pool = |deployment: &'a Deployment, role| -> Result<PoolOf<'a>, SimError> {
+            let (first, ranks) = (groups.len(), ranks_per_group(deployment));
+            for worker in 0..deployment.replicas.get() {
+                for rank in (0..deployment.ranks.get()).step_by(ranks as usize) {
+                    groups.push(Group::new(role, worker, rank, ranks, deployment, &group_options)?);
+                }
+            }
+            let turn = match deployment.semantics {
+                Semantics::Aisimulate013 => Turn::Ranks(RoundRobin::new()),
+                Semantics::Native => Turn::Workers(RoundRobin::new(), Placer::new(deployment)),
+            };
+            Ok(PoolOf { deployment, first, count: groups.len() - first, turn })
+        };
+        let pools = [pool(&prefill.deployment, Role::Prefill)?, pool(&experiment.deployment, Role::Decode)?];
+        let workers = [&prefill.deployment, &experiment.deployment].map(|d| d.replicas.get() as usize);
+        let (observer, watch) = options.watchers();
+        Ok(Disaggregated {
+            prefill,
+            pools,
+            groups,
+            links: Links::new(prefill.transfer, workers[PREFILL], workers[DECODE]),
+            coming: HashMap::new(),
+            held: HashMap::new(),
+            waiting: HashMap::new(),
+            agenda: BinaryHeap::new(),
+            watch_all: false,
+            observer,
+            watch,
+            sent: 0,
+            ended: 0,
+            freed: 0,
+            cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
+            touched: Vec::new(),
+            news: Vec::new(),
+        })
+    }
+
+    pub(crate) fn run(mut self, workload: &Workload) -> Result<Report, SimError> {
+        let mut source = workload.open()?;
+        match workload.pace {
+            Pace::Arrivals => {
+                let next = source.next().transpose()?;
+                self.drive(&mut source, next)?;
+            }
+            Pace::Concurrency(seats) => {
+                self.watch_all = true;
+                self.fill(&mut source, u64::from(seats.get()), Nanos::ZERO)?;
+                self.schedule(Nanos::ZERO);
+                self.drive(&mut source, None)?;
+            }
+        }
+        let cutoff = self.cutoff;
+        for group in &mut self.groups {
+            group.run_until(cutoff, false);
+            self.ended += group.take_ended();
+        }
+        self.watch.check(&self.groups)?;
+        let unfinished = self.sent - self.ended;
+        if unfinished > 0 && self.cutoff == Nanos::NEVER {
+            let stuck = self.groups.iter().find_map(|g| Some((g.worker(), g.stuck()?)));
+            if let Some((worker, (rank, requests))) = stuck {
+                let engine = self.prefill.deployment.engine.engine().0;
+                return Err(SimError::Stuck { engine, worker, rank, requests });
+            }
+        }
+        let end = match unfinished {
+            0 => self.groups.iter().map(Group::now).max().unwrap_or(Nanos::ZERO),
+            _ => self.cutoff,
+        };
+        self.observer.finish(&mut self.groups, end)?;
+        Ok(self.report(unfinished, end))
+    }
+
+    /// Goes from instant to instant. At each: pass ends, transfers, arrivals, schedule calls.
+    fn drive(&mut self, source: &mut Source, mut next: Option<Arrival>) -> Result<(), SimError> {
+        loop {
+            let arrival_at = next.as_ref().map_or(Nanos::NEVER, |arrival| arrival.at);
+            self.run_alone(arrival_at);
+            let due = self.next_due().map_or(Nanos::NEVER, |(instant, _)| instant);
+            let now = arrival_at.min(due).min(self.links.next_end());
+            if now == Nanos::NEVER || now > self.cutoff {
+                return Ok(());
+            }
+            self.observe_before(now)?;
+            self.pass_ends(now);
+            self.transfers(now);
+            while let Some(arrival) = next.take_if(|arrival| arrival.at == now) {
+                self.send(arrival, now)?;
+                next = source.next().transpose()?;
+            }
+            if self.watch_all {
+                let seats = std::mem::take(&mut self.freed);
+                self.fill(source, seats, now)?;
+            }
+            self.schedule(now);
+            self.watch.check(&self.groups)?;
+        }
+    }
+
+    /// The group whose turn it is runs by itself until another thing happens, or something with it that others wait
+    /// for.
+    fn run_alone(&mut self, arrival_at: Nanos) {
+        let Some((instant, at)) = self.next_due() else { return };
+        let others = self.next_due_but(at).min(arrival_at).min(self.links.next_end());
+        let horizon = others.min(self.cutoff).min(self.observer.next_instant());
+        // What ends at the instant of others has its turn among them.
+        if horizon.0 > instant.0 + 1 {
+            self.groups[at].run_until(Nanos(horizon.0 - 1), true);
+        }
+        self.note_due(at);
+        let now = self.groups[at].now();
+        self.tell(at, now);
+        self.touched.clear();
+    }
+
+    fn pass_ends(&mut self, now: Nanos) {
+        self.touched.clear();
+        while let Some((instant, at)) = self.next_due()
+            && instant <= now
+        {
+            self.agenda.pop();
+            self.touched.push(at);
+        }
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        for i in 0..self.touched.len() {
+            let at = self.touched[i];
+            self.groups[at].run_until(now, true);
+            self.tell(at, now);
+        }
+    }
+
+    /// Transfers that end, and those that this lets begin, as far as they take no time.
+    fn transfers(&mut self, now: Nanos) {
+        while self.links.next_end() <= now {
+            let Some(ended) = self.links.take_ended(now) else { return };
+            let Some(Waiting { id, group, lane, slot }) = self.waiting.remove(&ended) else { continue };
+            self.groups[group].run_until(now, false);
+            self.groups[group].load_ended(lane, slot, now);
+            self.touched.push(group);
+            if self.prefill.deployment.semantics == Semantics::Native {
+                self.release(id, now);
+            }
+            self.tell(group, now);
+        }
+    }
+
+    /// What a group has done that others wait for.
+    fn tell(&mut self, at: usize, now: Nanos) {
+        let ended = self.groups[at].take_ended();
+        self.ended += ended;
+        self.freed += ended;
+        let mut news = std::mem::take(&mut self.news);
+        self.groups[at].take_news(&mut news);
+        for news in news.drain(..) {
+            match news {
+                News::Handed { lane, slot, record } => self.hand_over(at, lane, slot, *record, now),
+                News::Started { lane, load } => self.start(at, lane, load, now),
+                News::Activated { id } => self.release(id, now),
+            }
+        }
+        self.news = news;
+    }
+
+    /// A prompt is computed, and its blocks are held: the request goes on to a decode worker.
+    fn hand_over(&mut self, group: usize, lane: usize, slot: Slot, record: RequestRecord, now: Nanos) {
+        let Some(arrival) = self.coming.remove(&record.id) else { return };
+        let id = record.id;
+        let computed_for = record.first_admit.map_or(Nanos::ZERO, |admitted| now.since(admitted));
+        let held = Held { group, lane, slot, prompt_tokens: record.input_tokens, computed_for };
+        self.held.insert(id, held);
+        let (to, to_lane) = match self.place(DECODE, arrival.dp_rank, now) {
+            Ok(place) => place,
+            Err((to, reason)) => {
+                self.groups[to].run_until(now, false);
+                self.groups[to].refuse(&refusal(arrival, now, reason));
+                self.tell(to, now);
+                return self.release(id, now);
+            }
+        };
+        self.groups[to].run_until(now, false);
+        let record = RequestRecord { prefill_worker: Some(record.worker), ..record };
+        if !self.groups[to].hand_over(to_lane, arrival, record, now) {
+            self.release(id, now);
+        }
+        self.touched.push(to);
+        self.tell(to, now);
+        self.note_due(to);
+    }
+
+    /// A decode worker starts to load a request's KV.
+    fn start(&mut self, group: usize, lane: usize, load: (RequestId, windtunnel_engine::KvLoad), now: Nanos) {
+        let (id, load) = load;
+        let Some(held) = self.held.get(&id) else { return };
+        let tokens = match self.prefill.transfer.charged {
+            ChargedTokens::FullPrompt => held.prompt_tokens,
+            ChargedTokens::DestinationMissing => {
+                load.blocks * self.pools[DECODE].deployment.engine.block_size()
+            }
+        };
+        let from = self.groups[held.group].worker() as usize;
+        let to = self.groups[group].worker() as usize;
+        let computed_for = held.computed_for;
+        let transfer = self.links.start(Cargo { from, to, tokens, computed_for }, now);
+        self.waiting.insert(transfer, Waiting { id, group, lane, slot: load.slot });
+    }
+
+    /// The source lets go of a request's blocks.
+    fn release(&mut self, id: RequestId, now: Nanos) {
+        let Some(Held { group, lane, slot, .. }) = self.held.remove(&id) else { return };
+        self.groups[group].run_until(now, true);
+        self.groups[group].send_ended(lane, slot, now);
+        self.touched.push(group);
+        self.note_due(group);
+    }
+
+    /// Sends a request to a prefill worker, with one token to give there.
+    fn send(&mut self, mut arrival: Arrival, now: Nanos) -> Result<(), SimError> {
+        let ignore_eos = self.pools[DECODE].deployment.ignore_eos;
+        arrival.request.output.ignore_eos.get_or_insert(ignore_eos);
+        self.sent += 1;
+        if self.sent.is_multiple_of(PROGRESS_STEP) {
+            self.watch.tell(Progress { sent: self.sent, now });
+        }
+        let (at, lane) = match self.place(PREFILL, arrival.dp_rank, now) {
+            Ok(place) => place,
+            Err((at, reason)) => {
+                self.groups[at].run_until(now, true);
+                self.groups[at].refuse(&refusal(arrival, now, reason));
+                self.tell(at, now);
+                return Ok(());
+            }
+        };
+        let mut first = arrival.clone();
+        first.request.hand_off = HandOff::Hold;
+        first.request.output.max_tokens = first.request.output.max_tokens.min(1);
+        first.request.output.stop_after = None;
+        arrival.request.hand_off = HandOff::Pull;
+        let id = arrival.request.id;
+        if self.groups[at].submit(lane, first, now) {
+            self.coming.insert(id, arrival);
+        }
+        self.tell(at, now);
+        self.touched.push(at);
+        Ok(())
+    }
+
+    /// Sends `seats` requests at `now`, and one more for each that is refused at once.
+    fn fill(&mut self, source: &mut Source, mut seats: u64, now: Nanos) -> Result<(), SimError> {
+        while seats > 0 {
+            seats -= 1;
+            let Some(arrival) = source.next() else { return Ok(()) };
+            let mut arrival = arrival?;
+            (arrival.at, arrival.request.arrival) = (now, now);
+            self.send(arrival, now)?;
+            seats += std::mem::take(&mut self.freed);
+        }
+        Ok(())
+    }
+
+    /// The group and the lane in it that take a request of a pool.
+    fn place(
+        &mut self,
+        pool: usize,
+        named: Option<u32>,
+        now: Nanos,
+    ) -> Result<(usize, usize), (usize, windtunnel_engine::Rejection)> {
+        let PoolOf { deployment, first, count, turn } = &mut self.pools[pool];
+        let groups = &mut self.groups[*first..*first + *count];
+        let found = match turn {
+            Turn::Workers(workers, placer) => {
+                let worker = workers.pick(deployment.replicas);
+                placer.place(worker, named, now, groups)
+            }
+            Turn::Ranks(ranks) => {
+                let all = deployment.replicas.saturating_mul(deployment.ranks);
+                let (place, per_group) = (ranks.pick(all), ranks_per_group(deployment));
+                let per_worker = deployment.ranks.get();
+                let (worker, rank) = (place / per_worker, named.unwrap_or(place % per_worker));
+                let at = (worker * (per_worker / per_group)) as usize;
+                match rank < per_worker {
+                    true => Ok((at + (rank / per_group) as usize, (rank % per_group) as usize)),
+                    false => Err((
+                        at,
+                        windtunnel_engine::Rejection::NoSuchRank { dp_rank: rank, ranks: per_worker },
+                    )),
+                }
+            }
+        };
+        let first = *first;
+        found.map(|(at, lane)| (first + at, lane)).map_err(|(at, reason)| (first + at, reason))
+    }
+
+    /// The schedule calls of this instant.
+    fn schedule(&mut self, now: Nanos) {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        for i in 0..self.touched.len() {
+            let at = self.touched[i];
+            self.groups[at].schedule_at(now);
+            self.tell(at, now);
+            self.note_due(at);
+        }
+        self.touched.clear();
+    }
+
+    /// Enters when a group that is looked at next does something.
+    fn note_due(&mut self, at: usize) {
+        let looked_at = at < self.pools[DECODE].first || self.watch_all || self.groups[at].is_awaited();
+        let instant = self.groups[at].next_instant();
+        if looked_at && instant < Nanos::NEVER {
+            self.agenda.push(Reverse((instant, at)));
+        }
+    }
+
+    /// The group that does something next, the first of several, and when.
+    fn next_due(&mut self) -> Option<(Nanos, usize)> {
+        while let Some(&Reverse((instant, at))) = self.agenda.peek() {
+            if self.groups[at].next_instant() == instant {
+                return Some((instant, at));
+            }
+            self.agenda.pop();
+        }
+        None
+    }
+
+    /// When one of the other groups next does something; the entries of `but` are taken out.
+    fn next_due_but(&mut self, but: usize) -> Nanos {
+        loop {
+            match self.next_due() {
+                None => return Nanos::NEVER,
+                Some((_, at)) if at == but => {
+                    self.agenda.pop();
+                }
+                Some((instant, _)) => return instant,
+            }
+        }
+    }
+
+    /// Lets the observer look at all instants before `now`.
+    fn observe_before(&mut self, now: Nanos) -> Result<(), SimError> {
+        loop {
+            let instant = self.observer.next_instant();
+            if instant >= now {
+                return Ok(());
+            }
+            for group in &mut self.groups {
+                group.settle(instant);
+            }
+            self.observer.look(&mut self.groups, instant)?;
+            self.watch.check(&self.groups)?;
+        }
+    }
+
+    fn report(self, unfinished: u64, end: Nanos) -> Report {
+        let pool = |deployment: &Deployment| Pool {
+            worker_time: u128::from(deployment.replicas.get()) * u128::from(end.0),
+            gpus_per_worker: deployment.gpus_per_worker,
+        };
+        let run_end = RunEnd {
+            end,
+            unfinished,
+            prefill: pool(self.pools[PREFILL].deployment),
+            decode: pool(self.pools[DECODE].deployment),
+            percentiles: crate::run::percentiles(self.prefill.deployment.semantics),
+        };
+        Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end)
+    }
+}

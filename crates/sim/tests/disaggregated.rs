@@ -1,0 +1,240 @@
+//! Prefill and decode on workers of their own: hand-offs by hand, the reference's printed numbers, and random runs in
+//! both steppers.
+//!
+//! | case | test |
+//! |---|---|
+//! | probe rows 04 05 34 of AISimulate 0.13.0 | rows_of_the_reference_are_equal |
+//! | M9: the first token of the decode side is the first that a client sees | by_the_real_engine_a_report_waits_for_a_pass |
+//! | M10: one output token | one_output_token_is_one_token_and_all_blocks_come_back |
+//! | M14: nothing is left in flight | random_runs_are_the_same_in_both_steppers |
+
+mod common;
+
+use common::{Asked, Output, Trial, asked, lines, unlike};
+use proptest::prelude::*;
+use windtunnel_sim::Stepper;
+
+const STEPPERS: [Stepper; 2] = [Stepper::Plain, Stepper::Fast];
+
+/// One prefill and one decode worker with blocks of 4, a budget of 64 and 8 seats; a pass with prefill takes 10 ms,
+/// one with decodes 2.
+const PAIR: &str = "\
+traffic:
+  source: {type: trace, format: requests, paths: [trace.jsonl]}
+  load: {type: trace_timestamps}
+engine:
+  mode: disaggregated
+  model: m
+  hardware: h
+  workers:
+    prefill:
+      scheduler: {max_batched_tokens: 64, max_sequences: 8}
+      kv_cache: {block_size: 4, capacity: {type: fixed, blocks: 65}}
+      timing: {type: fixed, prefill_ms: 10, decode_ms: 2}
+    decode:
+      scheduler: {max_batched_tokens: 64, max_sequences: 8}
+      kv_cache: {block_size: 4, capacity: {type: fixed, blocks: 65}}
+      timing: {type: fixed, prefill_ms: 10, decode_ms: 2}
+";
+
+/// A byte a nanosecond: a token of 1 MB takes 1 ms.
+const MS_A_TOKEN: &str = "engine.kv_transfer={bytes_per_token: 1000000, bandwidth_gb_per_second: 1, \
+                          timing_mode: full_prompt}";
+
+fn trial(overrides: &[&str], requests: &[Asked]) -> Trial {
+    Trial::load(PAIR, overrides, &lines(requests)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// First admission, first and last token of each request, in ms; equal in both steppers.
+fn times(trial: &Trial) -> Vec<[f64; 3]> {
+    let [plain, fast] = STEPPERS.map(|stepper| trial.run(stepper));
+    assert_eq!(plain.requests, fast.requests);
+    assert_eq!(plain.prediction, fast.prediction);
+    let fields = ["first_admit_ms", "first_token_ms", "last_token_ms"];
+    (0..fast.requests().len()).map(|i| fields.map(|field| fast.of(i, field).unwrap())).collect()
+}
+
+/// shared/peer/probe_results.txt: 8 prompt tokens, 4 outputs, on 64 blocks.
+#[test]
+fn rows_of_the_reference_are_equal() {
+    let theirs = [
+        "engine.semantics=aisimulate_0_13",
+        "engine.workers.prefill.kv_cache.capacity.blocks=64",
+        "engine.workers.decode.kv_cache.capacity.blocks=64",
+    ];
+    let with = |more: &[&'static str]| [&theirs[..], more].concat();
+    let missing = "engine.kv_transfer={bytes_per_token: 1000000, bandwidth_gb_per_second: 1}";
+    let eight: Vec<u32> = (0..8).collect();
+    let twice = vec![asked(0.0, eight.clone(), 2), asked(100.0, eight, 2)];
+    let rows = [
+        ("04", with(&[]), unlike(&[(0.0, 8, 4)]), vec![[0.0, 12.0, 18.0]], 8, 0.0),
+        ("05", with(&[MS_A_TOKEN]), unlike(&[(0.0, 8, 4)]), vec![[0.0, 20.0, 26.0]], 8, 0.0),
+        ("34", with(&[missing]), twice, vec![[0.0, 20.0, 22.0], [100.0, 112.0, 114.0]], 12, 0.25),
+    ];
+    for (name, overrides, requests, printed, prefilled, reuse) in rows {
+        let trial = trial(&overrides, &requests);
+        assert_eq!(times(&trial), printed, "P{name}");
+        let output = trial.run(Stepper::Fast);
+        assert!(output.requests().iter().all(|request| request["admission_count"] == 2), "P{name}");
+        assert_eq!(output.count("committed_prefill_tokens"), prefilled, "P{name}");
+        assert_eq!(output.metric("prefix_cache_reused_ratio"), Some(reuse), "P{name}");
+    }
+}
+
+/// Prompts of 8 tokens, 8 ms on the way. The decode worker is idle when the load ends at 18 and hears of it at once,
+/// so the first token comes at 20. The second request is prefilled from 10 to 20 (after the first, whose prompt was in
+/// the pass before), is on its way until 28, and that is told with the pass that starts then, from 28 to 30, and read
+/// when that ends: its first token comes at 32. Each gives all its tokens on the decode side.
+#[test]
+fn by_the_real_engine_a_report_waits_for_a_pass() {
+    let sync = [
+        "engine.workers.prefill.scheduler.async_scheduling=false",
+        "engine.workers.decode.scheduler.async_scheduling=false",
+    ];
+    let overrides = [&sync[..], &[MS_A_TOKEN]].concat();
+    let requests = unlike(&[(0.0, 8, 20), (5.0, 8, 3)]);
+    assert_eq!(times(&trial(&overrides, &requests)), [[0.0, 20.0, 58.0], [10.0, 32.0, 36.0]]);
+}
+
+/// The last token is not given twice, and every block of both sides is free at the end.
+#[test]
+fn one_output_token_is_one_token_and_all_blocks_come_back() {
+    for semantics in ["native", "aisimulate_0_13"] {
+        let semantics = format!("engine.semantics={semantics}");
+        let trial = trial(&[&semantics, MS_A_TOKEN], &unlike(&[(0.0, 8, 1), (3.0, 9, 1), (40.0, 60, 1)]));
+        for stepper in STEPPERS {
+            let output = trial.run(stepper);
+            assert_eq!(output.count("completed_requests"), 3);
+            assert_eq!(output.count("total_output_tokens"), 3);
+            assert_free_at_the_end(&output);
+        }
+    }
+}
+
+fn assert_free_at_the_end(output: &Output) {
+    let samples = output.telemetry();
+    let last = samples.last().unwrap()["time_ms"].clone();
+    for sample in samples.iter().filter(|sample| sample["time_ms"] == last) {
+        assert_eq!(sample["kv_blocks_used"], 0, "{sample}");
+    }
+}
+
+/// Two decode workers read from one prefill worker at once: with a link of its own each takes 8 ms, and sharing the
+/// interface of the prefill worker 16.
+#[test]
+fn transfers_that_share_an_interface_slow_each_other() {
+    let base =
+        ["engine.semantics=aisimulate_0_13", "engine.workers.decode.parallelism.replicas=2", MS_A_TOKEN];
+    let shared = "engine.kv_transfer={bytes_per_token: 1000000, links: fair_share, nic_gb_per_second: 1, \
+                  timing_mode: full_prompt}";
+    let requests = unlike(&[(0.0, 8, 1), (0.0, 8, 1)]);
+    assert_eq!(times(&trial(&base, &requests)), [[0.0, 20.0, 20.0]; 2]);
+    let overrides = [base[0], base[1], shared];
+    assert_eq!(times(&trial(&overrides, &requests)), [[0.0, 28.0, 28.0]; 2]);
+}
+
+/// 8 ms of transfer of which 5 ms are covered by the 10 ms of prefill with two layers: the last of two layers, 4 ms,
+/// remains.
+#[test]
+fn layers_on_their_way_during_prefill_shorten_the_transfer() {
+    let layered = "engine.kv_transfer={bytes_per_token: 1000000, bandwidth_gb_per_second: 1, \
+                   timing_mode: full_prompt, overlap_layers: 2}";
+    let overrides = ["engine.semantics=aisimulate_0_13", layered];
+    assert_eq!(times(&trial(&overrides, &unlike(&[(0.0, 8, 1)]))), [[0.0, 16.0, 16.0]]);
+}
+
+/// A seat is free when the decode side has given the last token.
+#[test]
+fn a_closed_loop_waits_for_the_decode_side() {
+    let overrides =
+        ["engine.semantics=aisimulate_0_13", MS_A_TOKEN, "traffic.load={type: concurrency, concurrency: 1}"];
+    let requests = unlike(&[(0.0, 8, 2), (0.0, 8, 2)]);
+    assert_eq!(times(&trial(&overrides, &requests)), [[0.0, 20.0, 22.0], [22.0, 42.0, 44.0]]);
+}
+
+/// A request that no decode worker can hold is refused there, and its source lets go of it.
+#[test]
+fn what_the_decode_side_refuses_is_rejected() {
+    let overrides = ["engine.workers.decode.kv_cache.capacity.blocks=4", MS_A_TOKEN];
+    let trial = trial(&overrides, &unlike(&[(0.0, 20, 2), (0.0, 4, 2)]));
+    for stepper in STEPPERS {
+        let output = trial.run(stepper);
+        assert_eq!((output.count("rejected_requests"), output.count("completed_requests")), (1, 1));
+        assert_eq!(output.requests()[0]["reject_reason"], "larger_than_pool");
+        assert_free_at_the_end(&output);
+    }
+}
+
+fn requests() -> impl Strategy<Value = Vec<Asked>> {
+    let one = (0u32..40, 0usize..3, 0u32..24, 1u32..24, 1u32..30, prop::option::of(1u32..30));
+    prop::collection::vec(one, 1..40).prop_map(|all| {
+        let mut at = 0.0;
+        type One = (u32, usize, u32, u32, u32, Option<u32>);
+        let request = |(number, (gap, prefix, shared, own, outputs, stop)): (u32, One)| {
+            at += f64::from(gap);
+            let shared = (0..shared).map(|token| token + 1000 * prefix as u32);
+            let own: std::ops::Range<u32> = number * 1000 + 100_000..number * 1000 + 100_000 + own;
+            let output: Vec<u32> = (0..outputs).map(|k| number * 1000 + 500_000 + k).collect();
+            let stop = stop.and_then(|k| output.get(k as usize).copied());
+            Asked { output, stop, ..asked(at, shared.chain(own), outputs) }
+        };
+        (1..).zip(all).map(request).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// Small pools, few seats, several workers, and every kind of transfer.
+    #[test]
+    fn random_runs_are_the_same_in_both_steppers(
+        requests in requests(),
+        blocks in (20u32..60, 20u32..60),
+        seats in (1u32..6, 1u32..6),
+        replicas in (1u32..4, 1u32..4),
+        kind in (any::<bool>(), any::<bool>(), 0usize..4, any::<bool>()),
+    ) {
+        let (native, asynchronous, transfer, closed) = kind;
+        let transfer = [
+            "{}",
+            "{bytes_per_token: 1000000, bandwidth_gb_per_second: 1}",
+            "{bytes_per_token: 1000000, bandwidth_gb_per_second: 2, timing_mode: full_prompt, overlap_layers: 4}",
+            "{bytes_per_token: 1000000, links: fair_share, nic_gb_per_second: 1.5, bandwidth_gb_per_second: 1}",
+        ][transfer];
+        let semantics = if native { "native" } else { "aisimulate_0_13" };
+        let mut overrides = vec![
+            format!("engine.semantics={semantics}"),
+            format!("engine.kv_transfer={transfer}"),
+        ];
+        for (role, blocks, seats, replicas) in
+            [("prefill", blocks.0, seats.0, replicas.0), ("decode", blocks.1, seats.1, replicas.1)]
+        {
+            let worker = format!("engine.workers.{role}");
+            overrides.push(format!("{worker}.kv_cache.capacity.blocks={blocks}"));
+            overrides.push(format!("{worker}.scheduler.max_sequences={seats}"));
+            overrides.push(format!("{worker}.parallelism.replicas={replicas}"));
+            if native {
+                overrides.push(format!("{worker}.scheduler.async_scheduling={asynchronous}"));
+            }
+        }
+        if closed {
+            overrides.push("traffic.load={type: concurrency, concurrency: 3}".into());
+        }
+        let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
+        let trial = trial(&overrides, &requests);
+        let [plain, fast] = STEPPERS.map(|stepper| trial.run(stepper));
+        prop_assert_eq!(&plain.prediction, &fast.prediction);
+        prop_assert_eq!(&plain.requests, &fast.requests);
+        prop_assert_eq!(&plain.events, &fast.events);
+        prop_assert_eq!(&plain.telemetry, &fast.telemetry);
+        let unwatched = trial.run_unwatched(Stepper::Fast);
+        prop_assert_eq!(&unwatched.prediction, &fast.prediction);
+        let done = fast.count("completed_requests") + fast.count("rejected_requests");
+        prop_assert_eq!(done, requests.len() as u64, "nothing is left in flight");
+        for line in fast.requests().iter().filter(|line| line["terminal_status"] == "completed") {
+            let given = line["output_length"].as_u64().unwrap();
+            prop_assert!(given >= 1 && given <= line["requested_output_length"].as_u64().unwrap());
+        }
+        assert_free_at_the_end(&fast);
+    }
+}
