@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod mocker;
 mod msgpack;
 pub mod observer;
+pub mod outlets;
 mod placement;
 mod publisher;
 mod rank;

@@ -1,0 +1,196 @@
+//! What a worker tells the outside beside its answers: metrics, KV events, forward-pass metrics. Opened before the
+//! worker starts, so that a port that is taken keeps it from starting.
+
+use crate::error::LiveError;
+use crate::forward_pass::ForwardPassPublisher;
+use crate::kv_events::hash::{BlockHasher, HashAlgorithm};
+use crate::kv_events::{Identity, KvEventPublisher, KvEventsConfig, Naming};
+use crate::metrics::{
+    CacheInfo, Choices, Registry, SglangInfo, SglangMetrics, TrtllmInfo, TrtllmMetrics, VllmMetrics,
+    sglang_registry, trtllm_registry, vllm_registry,
+};
+use crate::observer::{Observers, PassObserver};
+use crate::zmq::Endpoint;
+use serde_json::{Map, Value};
+use windtunnel_config::Deployment;
+use windtunnel_engine::RankConfig;
+
+/// What is told, and where.
+#[derive(Clone, Debug, Default)]
+pub struct OutletSettings {
+    /// `--kv-events-config`.
+    pub kv_events: Option<KvEventsConfig>,
+    /// `--prefix-caching-hash-algo` (vLLM).
+    pub hash_algorithm: HashAlgorithm,
+    /// `PYTHONHASHSEED`, if it is set (vLLM).
+    pub hash_seed: Option<String>,
+    /// `--decode-log-interval` (SGLang).
+    pub decode_log_interval: Option<u64>,
+    /// Where forward-pass metrics go.
+    pub forward_passes: Option<ForwardPasses>,
+}
+
+/// Forward-pass metrics.
+#[derive(Clone, Debug)]
+pub struct ForwardPasses {
+    /// PUB socket of the first rank of the first worker; those of the others are on the ports behind it.
+    pub endpoint: Endpoint,
+    /// What the worker is called in them.
+    pub worker_id: String,
+}
+
+/// Which worker it is.
+#[derive(Clone, Debug)]
+pub struct WorkerIdentity {
+    /// Its number in the process.
+    pub number: u32,
+    /// Address of its server.
+    pub host: String,
+    /// Port of its server.
+    pub port: u16,
+    /// Name of the model in answers.
+    pub model: String,
+}
+
+/// The open outlets of one worker.
+pub struct Outlets {
+    /// Its metrics.
+    pub registry: Registry,
+    /// Where each rank publishes KV events, by rank, as vLLM's `GET /kv_event_sources` shows it.
+    pub kv_event_sources: Value,
+    ranks: Vec<Vec<Box<dyn PassObserver>>>,
+    kv_events: bool,
+}
+
+impl Outlets {
+    /// Opens the outlets of a worker of `deployment`. To be called on the runtime that is to serve them.
+    ///
+    /// # Errors
+    /// What the engine has not, and sockets that cannot be had.
+    pub async fn open(
+        settings: &OutletSettings,
+        deployment: &Deployment,
+        worker: &WorkerIdentity,
+    ) -> Result<Outlets, LiveError> {
+        let ranks = deployment.ranks.get();
+        let (registry, mut observers) = metrics(settings, deployment, &worker.model);
+        let mut sources = Map::new();
+        for (rank, observers) in (0..ranks).zip(&mut observers) {
+            let offset = worker.number * ranks + rank;
+            if let Some(config) = &settings.kv_events {
+                let identity = Identity {
+                    dp_rank: rank,
+                    offset,
+                    host: worker.host.clone(),
+                    port: worker.port,
+                    model: worker.model.clone(),
+                };
+                let (naming, block_size) = naming(settings, config, &deployment.engine)?;
+                let publisher = KvEventPublisher::start(config, naming, block_size, &identity).await?;
+                sources.insert(rank.to_string(), publisher.describe());
+                observers.push(Box::new(publisher));
+            }
+            if let Some(ForwardPasses { endpoint, worker_id }) = &settings.forward_passes {
+                let publisher = ForwardPassPublisher::start(endpoint, offset, worker_id, rank).await?;
+                observers.push(Box::new(publisher));
+            }
+        }
+        Ok(Outlets {
+            registry,
+            kv_event_sources: Value::Object(sources),
+            ranks: observers,
+            kv_events: settings.kv_events.is_some(),
+        })
+    }
+
+    /// Whether the ranks have to keep events.
+    pub fn keeps_kv_events(&self) -> bool {
+        self.kv_events
+    }
+
+    /// The observers of a rank, once.
+    pub fn take_observers(&mut self, rank: u32) -> Observers {
+        let mut observers = Observers::default();
+        if let Some(of_rank) = self.ranks.get_mut(rank as usize) {
+            of_rank.drain(..).for_each(|observer| observers.push(observer));
+        }
+        observers
+    }
+}
+
+/// How blocks are named, and how large they are.
+fn naming(
+    settings: &OutletSettings,
+    config: &KvEventsConfig,
+    engine: &RankConfig,
+) -> Result<(Naming, u32), LiveError> {
+    match engine {
+        RankConfig::Vllm(engine) => {
+            let hasher = BlockHasher::new(settings.hash_algorithm, settings.hash_seed.as_deref());
+            Ok((Naming::Vllm { hasher, as_numbers: config.as_numbers }, engine.block_size))
+        }
+        RankConfig::Sglang(engine) => {
+            let decode_log_interval = settings.decode_log_interval.unwrap_or(40);
+            Ok((Naming::Sglang { dynamo: config.dynamo, decode_log_interval }, engine.page_size))
+        }
+        RankConfig::Trtllm(_) => {
+            let message = "--kv-events-config: TensorRT-LLM publishes no KV events over ZeroMQ";
+            Err(LiveError::Settings(message.to_owned()))
+        }
+    }
+}
+
+type RankObservers = Vec<Box<dyn PassObserver>>;
+
+/// The metrics of a worker, and what fills them for each rank.
+fn metrics(
+    settings: &OutletSettings,
+    deployment: &Deployment,
+    model: &str,
+) -> (Registry, Vec<RankObservers>) {
+    let ranks = deployment.ranks.get();
+    match &deployment.engine {
+        RankConfig::Vllm(engine) => {
+            let cache = CacheInfo {
+                block_size: engine.block_size,
+                num_gpu_blocks: engine.num_blocks,
+                prefix_caching: engine.prefix_caching,
+                hash_algorithm: settings.hash_algorithm.name(),
+                gpu_memory_utilization: 0.92,
+            };
+            let registry = vllm_registry(model, ranks, engine.max_model_len, &cache);
+            let choices = Choices::default();
+            let of = |rank| VllmMetrics::new(registry.clone(), choices.clone(), model, rank);
+            let observers =
+                (0..ranks).map(|rank| vec![Box::new(of(rank)) as Box<dyn PassObserver>]).collect();
+            (registry, observers)
+        }
+        RankConfig::Sglang(engine) => {
+            let info = SglangInfo {
+                model: model.to_owned(),
+                engine_type: "unified",
+                ranks,
+                page_size: engine.page_size,
+                pages: engine.usable_pages(),
+                context_length: engine.context_length,
+            };
+            let registry = sglang_registry(&info);
+            let of = |rank| SglangMetrics::new(registry.clone(), &info, rank);
+            let observers =
+                (0..ranks).map(|rank| vec![Box::new(of(rank)) as Box<dyn PassObserver>]).collect();
+            (registry, observers)
+        }
+        RankConfig::Trtllm(engine) => {
+            let info = TrtllmInfo {
+                model: model.to_owned(),
+                tokens_per_block: engine.block_size,
+                blocks: engine.usable_blocks(),
+                max_num_active_requests: engine.max_batch_size,
+            };
+            let registry = trtllm_registry(&info);
+            let of = || TrtllmMetrics::new(registry.clone(), &info);
+            let observers = (0..ranks).map(|_| vec![Box::new(of()) as Box<dyn PassObserver>]).collect();
+            (registry, observers)
+        }
+    }
+}
