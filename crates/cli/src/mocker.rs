@@ -11,10 +11,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use windtunnel_config::{Deployment, NO_CONTEXT_LIMIT};
 use windtunnel_engine::RankConfig;
-use windtunnel_live::LiveError;
 use windtunnel_live::http::{Dialect, FaultKind, FaultSettings, ServerSettings};
+use windtunnel_live::kv_events::hash::HashAlgorithm;
+use windtunnel_live::kv_events::{self, KvEventsConfig};
 use windtunnel_live::mocker::{Ended, MockerSettings};
+use windtunnel_live::outlets::{ForwardPasses, OutletSettings};
 use windtunnel_live::text::{Reply, ReplySource};
+use windtunnel_live::{Endpoint, LiveError};
 
 const WORKER: &str = "engine.workers.aggregated";
 /// Context length where neither file nor flag gives one.
@@ -128,6 +131,27 @@ pub struct Mocker {
     /// LoRA adapters that requests may name as their model; nothing is read from the path
     #[arg(long, value_name = "NAME=PATH", num_args = 1..)]
     lora_modules: Vec<String>,
+    /// Where and how KV events are published, as the engine's own JSON
+    #[arg(long, value_name = "JSON")]
+    kv_events_config: Option<String>,
+    /// How blocks are named in KV events (vLLM); PYTHONHASHSEED in the environment counts as for vLLM
+    #[arg(long, value_name = "ALGORITHM", value_parser = ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"])]
+    prefix_caching_hash_algo: Option<String>,
+    /// Decode batches from one publication of KV events to the next (SGLang)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    decode_log_interval: Option<u64>,
+    /// Serve /metrics (SGLang; the others always do)
+    #[arg(long)]
+    enable_metrics: bool,
+    /// Publish what every pass computes over ZeroMQ
+    #[arg(long)]
+    enable_forward_pass_metrics: bool,
+    /// What the worker is called there
+    #[arg(long, value_name = "NAME", default_value = "")]
+    forward_pass_metrics_worker_id: String,
+    /// Where the first rank publishes it, the others on the ports behind it
+    #[arg(long, value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5560")]
+    forward_pass_metrics_ipc_name: String,
     /// Part of the requests that fail on purpose, 0 to 1
     #[arg(long, alias = "failure-injection-rate", value_name = "RATE", default_value_t = 0.0)]
     failure_rate: f64,
@@ -305,6 +329,44 @@ fn faults(arguments: &Mocker) -> Result<FaultSettings, Failure> {
     Ok(faults)
 }
 
+/// What is told beside answers.
+fn outlets(arguments: &Mocker, engine: &RankConfig) -> Result<OutletSettings, Failure> {
+    let dialect = match engine {
+        RankConfig::Sglang(_) => kv_events::Dialect::Sglang,
+        RankConfig::Vllm(_) | RankConfig::Trtllm(_) => kv_events::Dialect::Vllm,
+    };
+    let only = |flag: &str, of: &str| Err(Failure::Input(format!("{flag}: only {of} has it")));
+    if arguments.prefix_caching_hash_algo.is_some() && !matches!(engine, RankConfig::Vllm(_)) {
+        return only("--prefix-caching-hash-algo", "vLLM");
+    }
+    if !matches!(engine, RankConfig::Sglang(_)) && arguments.decode_log_interval.is_some() {
+        return only("--decode-log-interval", "SGLang");
+    }
+    if !matches!(engine, RankConfig::Sglang(_)) && arguments.enable_metrics {
+        return only("--enable-metrics", "SGLang");
+    }
+    let config = arguments.kv_events_config.as_deref();
+    let kv_events = config.map(|json| KvEventsConfig::parse(dialect, json)).transpose();
+    let algorithm = arguments.prefix_caching_hash_algo.as_deref();
+    let named = HashAlgorithm::ALL.into_iter().find(|known| Some(known.name()) == algorithm);
+    let forward_passes = match arguments.enable_forward_pass_metrics {
+        false => None,
+        true => Some(ForwardPasses {
+            endpoint: Endpoint::parse(&arguments.forward_pass_metrics_ipc_name)
+                .map_err(|e| Failure::Input(format!("--forward-pass-metrics-ipc-name: {e}")))?,
+            worker_id: arguments.forward_pass_metrics_worker_id.clone(),
+        }),
+    };
+    Ok(OutletSettings {
+        kv_events: kv_events.map_err(Failure::input)?.flatten(),
+        hash_algorithm: named.unwrap_or_default(),
+        hash_seed: std::env::var("PYTHONHASHSEED").ok(),
+        decode_log_interval: arguments.decode_log_interval,
+        sglang_metrics: arguments.enable_metrics,
+        forward_passes,
+    })
+}
+
 fn settings(arguments: &Mocker, deployment: Deployment) -> Result<MockerSettings, Failure> {
     let drain = seconds("--shutdown-timeout", arguments.shutdown_timeout)?;
     let (dialect, version) = match &deployment.engine {
@@ -334,8 +396,10 @@ fn settings(arguments: &Mocker, deployment: Deployment) -> Result<MockerSettings
         Response::Random => ReplySource::Random,
         Response::Echo => ReplySource::Echo,
     };
+    let outlets = outlets(arguments, &deployment.engine)?;
     Ok(MockerSettings {
         deployment,
+        outlets,
         no_delay: arguments.speedup_ratio == Some(0.0),
         host: arguments.host,
         port: arguments.port,

@@ -3,7 +3,7 @@
 
 use crate::error::LiveError;
 use crate::http::{App, ServerSettings, server};
-use crate::observer::Observers;
+use crate::outlets::{OutletSettings, Outlets, WorkerIdentity};
 use crate::text::{BuiltinTokenizer, Reply};
 use crate::worker::{Worker, WorkerOptions};
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +30,8 @@ pub struct MockerSettings {
     pub server: ServerSettings,
     /// What they say.
     pub reply: Reply,
+    /// What the workers tell beside their answers.
+    pub outlets: OutletSettings,
     /// Longest time that requests at work have to end in when the mocker is told to end.
     pub drain: Duration,
 }
@@ -70,8 +72,9 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
     let mut servers = JoinSet::new();
     let mut addresses = Vec::new();
     for (worker, listener) in (0..).zip(listeners(settings)?) {
-        addresses.push(listener.local_addr().map_err(LiveError::Signals)?);
-        let app = app(settings, worker)?;
+        let address = listener.local_addr().map_err(LiveError::Signals)?;
+        addresses.push(address);
+        let app = app(settings, worker, address).await?;
         servers.spawn(server::serve(listener, app, stopped.clone()));
     }
     drop(stopped);
@@ -107,10 +110,15 @@ fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
         .collect()
 }
 
-fn app(settings: &MockerSettings, _worker: u32) -> Result<Arc<App>, LiveError> {
-    let mut observers = |_| Observers::default();
-    let options = WorkerOptions { no_delay: settings.no_delay, kv_events: false, observers: &mut observers };
+async fn app(settings: &MockerSettings, number: u32, address: SocketAddr) -> Result<Arc<App>, LiveError> {
+    let model = settings.server.served_names[0].clone();
+    let identity = WorkerIdentity { number, host: address.ip().to_string(), port: address.port(), model };
+    let mut outlets = Outlets::open(&settings.outlets, &settings.deployment, &identity).await?;
+    let kv_events = outlets.keeps_kv_events();
+    let mut observers = |rank| outlets.take_observers(rank);
+    let options = WorkerOptions { no_delay: settings.no_delay, kv_events, observers: &mut observers };
     let worker = Worker::start(&settings.deployment, options)?;
     let tokenizer = Box::new(BuiltinTokenizer::default());
-    Ok(Arc::new(App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone())))
+    let app = App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone());
+    Ok(Arc::new(app.with_outlets(&outlets)))
 }

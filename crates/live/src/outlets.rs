@@ -26,6 +26,8 @@ pub struct OutletSettings {
     pub hash_seed: Option<String>,
     /// `--decode-log-interval` (SGLang).
     pub decode_log_interval: Option<u64>,
+    /// `--enable-metrics`: SGLang serves its metrics only if it is told to; the others always do.
+    pub sglang_metrics: bool,
     /// Where forward-pass metrics go.
     pub forward_passes: Option<ForwardPasses>,
 }
@@ -60,6 +62,7 @@ pub struct Outlets {
     pub kv_event_sources: Value,
     ranks: Vec<Vec<Box<dyn PassObserver>>>,
     kv_events: bool,
+    serves_metrics: bool,
 }
 
 impl Outlets {
@@ -100,12 +103,18 @@ impl Outlets {
             kv_event_sources: Value::Object(sources),
             ranks: observers,
             kv_events: settings.kv_events.is_some(),
+            serves_metrics: settings.sglang_metrics || !matches!(deployment.engine, RankConfig::Sglang(_)),
         })
     }
 
     /// Whether the ranks have to keep events.
     pub fn keeps_kv_events(&self) -> bool {
         self.kv_events
+    }
+
+    /// Whether the server has `/metrics`.
+    pub fn serves_metrics(&self) -> bool {
+        self.serves_metrics
     }
 
     /// The observers of a rank, once.

@@ -3,9 +3,12 @@
 use super::error::{ApiError, Dialect};
 use super::faults::{FaultSettings, Faults};
 use crate::kv_events::hash::Adapter;
+use crate::metrics::Registry;
+use crate::outlets::Outlets;
 use crate::text::{ChatTemplate, Reply, Tokenizer};
 use crate::worker::Worker;
 use axum::http::StatusCode;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -59,6 +62,10 @@ pub struct App {
     pub template: ChatTemplate,
     /// What it says.
     pub reply: Reply,
+    /// Its metrics, if it serves them.
+    pub metrics: Option<Registry>,
+    /// Where its ranks publish KV events, by rank.
+    pub kv_event_sources: Value,
     /// When it started, in Unix seconds.
     pub started: u64,
     /// Requests being served (vLLM `/load`).
@@ -109,11 +116,20 @@ impl App {
             tokenizer,
             template: ChatTemplate::default(),
             reply,
+            metrics: None,
+            kv_event_sources: json!({}),
             started: unix_seconds(),
             load: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             names: AtomicU64::new(0),
         }
+    }
+
+    /// The same, telling what its outlets tell.
+    pub fn with_outlets(mut self, outlets: &Outlets) -> App {
+        self.metrics = outlets.serves_metrics().then(|| outlets.registry.clone());
+        self.kv_event_sources = outlets.kv_event_sources.clone();
+        self
     }
 
     /// A new name: 32 hexadecimal digits.

@@ -2,6 +2,7 @@
 
 use super::app::App;
 use super::error::{ApiError, json_response};
+use crate::metrics::CONTENT_TYPE;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Response, StatusCode};
@@ -21,6 +22,20 @@ pub async fn health(State(app): State<Arc<App>>) -> Response<Body> {
 /// `GET /version`.
 pub async fn version(State(app): State<Arc<App>>) -> Response<Body> {
     json_response(StatusCode::OK, &json!({"version": app.settings.version}))
+}
+
+/// `GET /metrics`, as text whatever the client would rather have.
+pub async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
+    let Some(metrics) = &app.metrics else { return not_found(State(app)).await };
+    let mut response = Response::new(Body::from(metrics.text()));
+    let kind = axum::http::HeaderValue::from_static(CONTENT_TYPE);
+    response.headers_mut().insert(axum::http::header::CONTENT_TYPE, kind);
+    response
+}
+
+/// `GET /kv_event_sources`: where which rank publishes its KV events (vLLM).
+pub async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
+    json_response(StatusCode::OK, &app.kv_event_sources)
 }
 
 /// `GET /load`.

@@ -8,6 +8,7 @@ use super::openai::{OneOrMany, OpenAiRequest, Prompt, completion_prompts};
 use super::serving::start;
 use super::sse;
 use crate::text::{Limits, StopReason};
+use crate::zmq::Endpoint;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Response, StatusCode};
@@ -306,7 +307,7 @@ pub async fn server_info(State(app): State<Arc<App>>) -> Response<Body> {
             "disable_radix_cache": !radix,
             "disable_overlap_schedule": !overlap,
             "disaggregation_mode": "null",
-            "kv_events": null,
+            "kv_events": kv_events(&app, page_size),
             "internal_states": states,
             "startup_time": 0.0,
             "version": settings.version,
@@ -384,4 +385,27 @@ pub async fn flush_cache(State(app): State<Arc<App>>) -> Response<Body> {
         *response.status_mut() = StatusCode::BAD_REQUEST;
     }
     response
+}
+
+/// Where subscribers find the KV events of all ranks (srt/runtime_context.py `describe_kv_events_publisher`, 0.5.23):
+/// the address of the first, and the ports of the others behind it.
+fn kv_events(app: &App, page_size: u32) -> Value {
+    let first = &app.kv_event_sources["0"];
+    let parts = |key: &str| {
+        let endpoint = Endpoint::parse(first[key].as_str()?).ok()?;
+        (endpoint.port != 0).then_some(endpoint)
+    };
+    let Some(endpoint) = parts("endpoint") else { return Value::Null };
+    let mut described = json!({
+        "publisher": "zmq",
+        "endpoint_host": endpoint.host,
+        "endpoint_port_base": endpoint.port,
+        "topic": first["topic"],
+        "block_size": page_size,
+        "dp_size": app.worker.ranks(),
+    });
+    if let Some(replay) = parts("replay_endpoint") {
+        described["replay_endpoint_port_base"] = replay.port.into();
+    }
+    described
 }
