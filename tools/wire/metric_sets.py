@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The Prometheus metrics that an engine defines, as goldens for ours.
 
-  metric_sets.py vllm   > tests/golden/wire/vllm_metrics.jsonl      (environment of tools/oracle/setup.sh)
-  metric_sets.py sglang > tests/golden/wire/sglang_metrics.jsonl    (environment of tools/oracle/setup_sglang.sh)
+  metric_sets.py vllm   > tests/wire/vllm_metrics.jsonl      (environment of tools/oracle/setup.sh)
+  metric_sets.py sglang > tests/wire/sglang_metrics.jsonl    (environment of tools/oracle/setup_sglang.sh)
 
 Builds the engine's own collectors over the model of tools/oracle (context length 8192) and lists what they register:
 name, type, label names, buckets, and of vLLM, which creates its series at the start, their labels. No help texts.

@@ -147,10 +147,15 @@ pub struct Mocker {
     #[arg(long)]
     enable_forward_pass_metrics: bool,
     /// What the worker is called there
-    #[arg(long, value_name = "NAME", default_value = "")]
+    #[arg(long, value_name = "NAME", default_value = "", requires = "enable_forward_pass_metrics")]
     forward_pass_metrics_worker_id: String,
     /// Where the first rank publishes it, the others on the ports behind it
-    #[arg(long, value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5560")]
+    #[arg(
+        long,
+        value_name = "ENDPOINT",
+        default_value = "tcp://127.0.0.1:5560",
+        requires = "enable_forward_pass_metrics"
+    )]
     forward_pass_metrics_ipc_name: String,
     /// Part of the requests that fail on purpose, 0 to 1
     #[arg(long, alias = "failure-injection-rate", value_name = "RATE", default_value_t = 0.0)]
