@@ -43,6 +43,20 @@ pub enum Placement {
     VllmBalancer,
 }
 
+/// Copies between an accelerator and its host's memory: a lane for each direction. A bandwidth in GB/s is one in bytes
+/// per nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HostOffload {
+    /// Bytes of a block.
+    pub bytes_per_block: u64,
+    /// Bytes per nanosecond to the host, no limit if none.
+    pub to_host: Option<f64>,
+    /// Bytes per nanosecond from the host, no limit if none.
+    pub from_host: Option<f64>,
+    /// Added to each copy.
+    pub latency: Nanos,
+}
+
 /// Workers that compute prompts for others, and how these get the KV.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prefill {
@@ -127,6 +141,8 @@ pub struct Deployment {
     pub timing: TimingModel,
     /// KV bytes of one token, if given.
     pub kv_bytes_per_token: Option<u64>,
+    /// How blocks get to the host's memory and back, where there is such a tier.
+    pub host_offload: Option<HostOffload>,
     /// Which worker takes the next request.
     pub router: Policy,
 }

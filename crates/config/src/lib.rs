@@ -19,8 +19,8 @@ mod yaml;
 
 pub use error::{ConfigError, Place, Problem};
 pub use experiment::{
-    ChargedTokens, Deployment, Experiment, KvTransfer, LinkSharing, Pace, Parallelism, Placement, Prefill,
-    Semantics, Sla, Workload,
+    ChargedTokens, Deployment, Experiment, HostOffload, KvTransfer, LinkSharing, Pace, Parallelism,
+    Placement, Prefill, Semantics, Sla, Workload,
 };
 pub use resolve::NO_CONTEXT_LIMIT;
 pub use table_file::TableFile;

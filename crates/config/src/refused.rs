@@ -9,7 +9,7 @@ const SESSIONS: &str = "sessions of several turns are not supported yet; source.
 const AGENTIC: &str = "agentic traces are not supported yet; formats mooncake and requests are";
 const CALIBRATED: &str = "not supported yet; calibrated timing goes by the checkpoint's types, engine.gemm_quant_mode, \
      engine.moe_quant_mode and the data packs of the program";
-const OFFLOAD: &str = "KV cache tiers beyond the accelerator's memory are not supported yet";
+const OFFLOAD: &str = "KV cache tiers beyond the host's memory are not supported yet";
 const SPECULATION: &str = "speculative decoding is not supported yet";
 const CONTEXT_PARALLEL: &str = "context parallelism is not supported yet; allowed is 1";
 const KV_ROUTER: &str = "belongs to router.policy kv_router, which is not supported yet; round_robin is";
@@ -71,7 +71,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
         &["null"],
         "several cache groups, as hybrid models have, are not supported yet; one full-attention group is",
     ),
-    ("engine.workers.aggregated.kv_cache.host_offload", &["null"], OFFLOAD),
     ("engine.workers.aggregated.kv_cache.g3_offload", &["null"], OFFLOAD),
     (
         "engine.workers.aggregated.kv_cache.state_cache",

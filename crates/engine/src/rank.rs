@@ -269,6 +269,21 @@ impl Rank {
         }
     }
 
+    /// A copy from or to the host has ended ([`vllm::Rank::job_done`]).
+    pub fn job_done(&mut self, job: u64) {
+        if let Rank::Vllm(rank) = self {
+            rank.job_done(job);
+        }
+    }
+
+    /// The slot of a request whose KV is being loaded.
+    pub fn slot_of(&self, id: RequestId) -> Option<Slot> {
+        match self {
+            Rank::Vllm(rank) => rank.slot_of(id),
+            Rank::Sglang(_) | Rank::Trtllm(_) => None,
+        }
+    }
+
     /// A load has ended, by the rules of AISimulate 0.13 ([`vllm::Rank::kv_loaded_at_once`]).
     pub fn kv_loaded_at_once(&mut self, slot: Slot) {
         if let Rank::Vllm(rank) = self {

@@ -5,6 +5,7 @@
 //! sends it requests, and up to when it may run, the run decides; it tells the run when it next does
 //! something.
 
+use crate::host::HostCopies;
 use crate::lane::{Charged, Lane, LaneNews};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,6 +126,9 @@ impl<L: Lanes> Group<L> {
             let charged = if role == Role::Prefill { Charged::Prefill } else { Charged::Decode };
             lanes.as_mut().iter_mut().for_each(|lane| lane.set_charged(charged));
         }
+        if let Some(offload) = deployment.host_offload {
+            lanes.as_mut().iter_mut().for_each(|lane| lane.set_host(HostCopies::new(offload)));
+        }
         let reports = deployment.ranks.get() > 1 && deployment.placement == Placement::VllmBalancer;
         Ok(Group {
             worker,
@@ -204,7 +208,7 @@ impl<L: Lanes> Group<L> {
     /// Something has come that it may have waited for.
     fn wake(&mut self, now: Nanos) {
         self.empty_passes = 0;
-        if self.in_flight() == 0 && self.due.is_none() {
+        if self.in_flight() == 0 && self.due.is_none_or(|due| due > now) {
             self.due = Some(now);
         }
     }
@@ -309,17 +313,18 @@ impl<L: Lanes> Group<L> {
     fn schedule(&mut self, now: Nanos) {
         let throttle = self.prefill_interval > 1 && !self.step.step.is_multiple_of(self.prefill_interval);
         let start = now.max(self.busy_until);
-        let mut longest = Nanos::ZERO;
+        let (mut longest, mut ready) = (Nanos::ZERO, start);
         let (mut tokens, mut prefill_tokens, mut hopeless) = (0, 0, false);
         self.lanes.as_mut().iter_mut().for_each(|lane| {
-            let part = lane.schedule(throttle, start, &self.timing);
+            let part = lane.schedule(throttle, now, start, &self.timing);
+            ready = ready.max(part.ready);
             longest = longest.max(part.duration);
             tokens += part.tokens;
             prefill_tokens += part.prefill_tokens;
             hopeless |= part.fruitless || part.fatal;
         });
-        let end = start + longest;
-        self.lanes.as_mut().iter_mut().for_each(|lane| lane.set_end(end));
+        let end = ready + longest;
+        self.lanes.as_mut().iter_mut().for_each(|lane| lane.set_span(ready, end));
         if prefill_tokens > 0 && self.lanes.as_ref().len() > 1 {
             self.lanes.as_mut().iter_mut().for_each(|lane| lane.rank.arm_prefill_decode_interval());
         }
@@ -349,6 +354,16 @@ impl<L: Lanes> Group<L> {
         self.empty_passes >= self.idle_passes
     }
 
+    /// When idle ranks are to ask again: at the end of the next copy from or to a host.
+    fn next_copy(&mut self, now: Nanos) -> Option<Nanos> {
+        let next = self.lanes.as_ref().iter().map(Lane::next_copy).min().unwrap_or(Nanos::NEVER);
+        if next == Nanos::NEVER || self.in_flight() > 0 {
+            return None;
+        }
+        self.empty_passes = 0;
+        Some(next.max(now))
+    }
+
     /// Completes the oldest pass in flight, which ends at `now`.
     fn complete(&mut self, now: Nanos) {
         self.now = now;
@@ -361,9 +376,7 @@ impl<L: Lanes> Group<L> {
         let step = GroupStep { step: self.step.step.saturating_sub(1), ..self.step };
         self.report(now, step);
         if self.has_work() {
-            if !self.idles() {
-                self.due = Some(now);
-            }
+            self.due = if self.idles() { self.next_copy(now) } else { Some(now) };
         } else if self.in_flight() == 0 {
             self.step = GroupStep { wave: self.step.wave + 1, step: 0 };
         }

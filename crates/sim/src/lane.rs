@@ -2,6 +2,7 @@
 //!
 //! A lane does not know when anything is due: its rank group has the clock, and tells it the instants.
 
+use crate::host::HostCopies;
 use crate::observer::EventBuffer;
 use std::collections::VecDeque;
 use windtunnel_engine::{
@@ -44,6 +45,8 @@ pub(crate) struct Part {
     pub(crate) duration: Nanos,
     pub(crate) tokens: u64,
     pub(crate) prefill_tokens: u64,
+    /// When it can start, if it has to wait for a copy.
+    pub(crate) ready: Nanos,
     /// Requests preempt each other without end and without a token.
     pub(crate) fruitless: bool,
     /// The engine would have died of it.
@@ -92,6 +95,8 @@ pub(crate) struct Lane {
     live: Vec<RequestRecord>,
     /// What of a pass takes time.
     charged: Charged,
+    /// Where there is a tier in the host's memory.
+    host: Option<HostCopies>,
     /// What others wait for.
     news: Vec<LaneNews>,
     /// Requests whose load is to start here.
@@ -125,6 +130,7 @@ impl Lane {
             next_pass: 0,
             live: Vec::new(),
             charged: Charged::All,
+            host: None,
             news: Vec::new(),
             unloaded: 0,
             loaded: Vec::new(),
@@ -134,6 +140,15 @@ impl Lane {
             fruitless_preemptions: 0,
             reported: (0, 0),
         })
+    }
+
+    pub(crate) fn set_host(&mut self, host: HostCopies) {
+        self.host = Some(host);
+    }
+
+    /// When the next copy from or to the host ends or can start.
+    pub(crate) fn next_copy(&self) -> Nanos {
+        self.host.as_ref().map_or(Nanos::NEVER, HostCopies::next_end)
     }
 
     pub(crate) fn set_charged(&mut self, charged: Charged) {
@@ -226,7 +241,13 @@ impl Lane {
 
     /// Schedules its part of the pass that starts at `start`, if there is anything to schedule. When the
     /// pass ends, the group says later, for it lasts as long as its longest part.
-    pub(crate) fn schedule(&mut self, throttle: bool, start: Nanos, timing: &TimingModel) -> Part {
+    pub(crate) fn schedule(
+        &mut self,
+        throttle: bool,
+        now: Nanos,
+        start: Nanos,
+        timing: &TimingModel,
+    ) -> Part {
         let mut flying = Flying {
             takes_part: false,
             number: self.next_pass,
@@ -245,7 +266,11 @@ impl Lane {
         flying.prefill_tokens = scheduled.prefill_tokens;
         flying.decode_tokens = scheduled.tokens - scheduled.prefill_tokens;
         note_scheduled(scheduled, &mut self.live, start, self.last_end);
-        for &load in &scheduled.loads {
+        if self.host.is_some() {
+            note_host_loads(scheduled, &mut self.live);
+        }
+        let from_others = if self.host.is_none() { &scheduled.loads[..] } else { &[] };
+        for &load in from_others {
             self.unloaded -= 1;
             self.news.push(LaneNews::Started(self.live[load.slot.0 as usize].id, load));
         }
@@ -255,6 +280,11 @@ impl Lane {
             }
         }
         let preempted = scheduled.preempted.len() as u64;
+        let mut ready = start;
+        if let Some(host) = &mut self.host {
+            let (jobs, flush) = (scheduled.host_jobs.clone(), scheduled.flush.clone());
+            ready = ready.max(host.launch(&mut self.rank, jobs, &flush, now));
+        }
         // The worker is asked when a pass is launched.
         self.loaded.drain(..).for_each(|slot| self.rank.kv_loaded(slot));
         self.sent.drain(..).for_each(|slot| self.rank.kv_sent(slot));
@@ -266,15 +296,16 @@ impl Lane {
             duration,
             tokens: flying.tokens(),
             prefill_tokens: flying.prefill_tokens,
+            ready,
             fruitless: preempted > 0 && self.fruitless(),
         }
     }
 
-    /// The pass scheduled last ends at `end`.
+    /// The pass scheduled last starts at `start` and ends at `end`.
     #[inline]
-    pub(crate) fn set_end(&mut self, end: Nanos) {
+    pub(crate) fn set_span(&mut self, start: Nanos, end: Nanos) {
         if let Some(pass) = self.flying.back_mut() {
-            pass.end = end;
+            (pass.start, pass.end) = (start, end);
         }
     }
 
@@ -450,13 +481,27 @@ fn note_scheduled(scheduled: &Scheduled, live: &mut [RequestRecord], start: Nano
         let record = &mut live[admission.slot.0 as usize];
         if record.admissions == 0 {
             record.first_admit = Some(start);
-            record.first_admission_reused_tokens = admission.hit_tokens;
+            // What was loaded was noted when that began.
+            let hit = admission.hit_tokens;
+            record.first_admission_reused_tokens = record.first_admission_reused_tokens.max(hit);
         }
         record.admissions += 1;
         record.reused_tokens = record.reused_tokens.max(admission.hit_tokens);
     }
     for slot in &scheduled.preempted {
         live[slot.0 as usize].preemptions += 1;
+    }
+}
+
+/// Enters what comes back from the host in the records: it was reused.
+fn note_host_loads(scheduled: &Scheduled, live: &mut [RequestRecord]) {
+    for load in &scheduled.loads {
+        let record = &mut live[load.slot.0 as usize];
+        let reused = load.hit_tokens + load.tokens;
+        record.reused_tokens = record.reused_tokens.max(reused);
+        if record.admissions == 0 {
+            record.first_admission_reused_tokens = reused;
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 mod disaggregated;
 mod error;
 mod group;
+mod host;
 mod lane;
 mod links;
 mod observer;

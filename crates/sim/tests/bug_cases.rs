@@ -22,7 +22,7 @@
 //! | M5 | m5_a_request_without_output_is_refused_and_one_token_has_no_gap |
 //! | M7 | m7_nothing_but_work_moves_the_clock |
 //! | M8 | m8_a_burst_is_served_by_one_pass_at_a_time |
-//! | M9 | m9_without_hand_off_the_first_token_comes_from_prefill; hand-off is not there yet |
+//! | M9 | m9_without_hand_off_the_first_token_comes_from_prefill; with hand-off: disaggregated.rs |
 //! | M11 | m11_the_last_pass_of_a_request_counts_it |
 //! | M13 | m13_work_grows_with_the_requests |
 //! | M14 | m14_every_request_is_woken |
@@ -31,9 +31,9 @@
 //! | M18 | m18_the_machine_does_not_show |
 //! | M4 | not yet: it is about reading a server's stream |
 //! | M6 | not yet: there is no speculative decoding |
-//! | M10 | not yet: there is no hand-off |
+//! | M10 | disaggregated.rs: one_output_token_is_one_token_and_all_blocks_come_back |
 //! | M12 | not a test: memory is measured by the benchmarks; collectors keep sums unless asked to capture |
-//! | M17 | not yet: there is no second tier |
+//! | M17 | host_offload.rs |
 
 mod common;
 

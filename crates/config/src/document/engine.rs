@@ -550,6 +550,47 @@ pub(crate) struct KvCache {
     /// How many blocks there are.
     #[serde(default)]
     pub capacity: Capacity,
+    /// Full blocks of prompts are copied to the host's memory and come back from there (vLLM's native CPU offload).
+    /// vLLM only, under native semantics, for aggregated workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_offload: Option<HostOffload>,
+}
+
+/// The host's memory of one rank.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HostOffload {
+    /// Blocks there.
+    #[schemars(range(min = 1, max = 4_000_000_000u32))]
+    pub num_host_blocks: u32,
+    /// Who shares it.
+    #[serde(default)]
+    pub scope: OffloadScope,
+    /// Bytes per nanosecond to the host; 0 is no limit.
+    #[serde(default = "host_bandwidth")]
+    #[schemars(range(min = 0))]
+    pub d2h_bandwidth_gbps: f64,
+    /// Bytes per nanosecond from the host; 0 is no limit.
+    #[serde(default = "host_bandwidth")]
+    #[schemars(range(min = 0))]
+    pub h2d_bandwidth_gbps: f64,
+    /// Added to each copy.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub latency_to_first_byte_ms: f64,
+}
+
+fn host_bandwidth() -> f64 {
+    32.0
+}
+
+/// Who shares the host's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OffloadScope {
+    /// Nobody: each rank has its own.
+    #[default]
+    DpRankLocal,
 }
 
 impl Default for KvCache {
@@ -559,6 +600,7 @@ impl Default for KvCache {
             prefix_caching: true,
             bytes_per_token: BytesPerToken::default(),
             capacity: Capacity::default(),
+            host_offload: None,
         }
     }
 }

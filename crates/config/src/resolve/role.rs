@@ -7,6 +7,8 @@ use crate::document::{
     Backend, ContextLength, Defaults, Engine, GemmQuantMode, KvCacheQuantMode, MoeQuantMode, Semantics,
     Worker,
 };
+use std::path::Path;
+use windtunnel_perf::models::{ModelDescription, Sharding};
 
 /// Which role, and its keys.
 pub(super) struct RoleKeys {
@@ -52,4 +54,24 @@ impl RoleKeys {
         keys.gpu_memory_gib = self.gpu_memory_gib;
         self.worker
     }
+}
+
+/// KV bytes of one token on an accelerator, by the model, if it is one that can be described: by its name, or by the
+/// config.json at that path, beside the configuration file or in the working directory.
+pub(super) fn token_bytes(
+    model: &str,
+    given: Option<KvCacheQuantMode>,
+    folder: &Path,
+    tensor: u32,
+) -> Option<u64> {
+    let model = match ModelDescription::named(model) {
+        Some(model) => model,
+        None => {
+            let file = [folder.join(model), model.into()].into_iter().find(|file| file.is_file())?;
+            ModelDescription::read(&file).ok()?
+        }
+    };
+    let given = given.map(KvCacheQuantMode::dtype);
+    let dtype = given.or(model.kv_cache_dtype).unwrap_or(model.dtype);
+    Some(model.kv_bytes_per_token(Sharding { tensor, ..Sharding::ONE }, dtype))
 }

@@ -3,14 +3,13 @@
 
 use super::Findings;
 use super::engine::{deployment, name};
-use super::role::RoleKeys;
+use super::role::{RoleKeys, token_bytes};
 use crate::document::{
-    Backend, BytesPerToken, Engine, KvCacheQuantMode, KvTransfer as TransferKeys, LinkSharing as SharingKey,
-    Mode, TransferTiming, Worker,
+    Backend, BytesPerToken, Engine, KvTransfer as TransferKeys, LinkSharing as SharingKey, Mode,
+    TransferTiming, Worker,
 };
 use crate::experiment::{ChargedTokens, Deployment, KvTransfer, LinkSharing, Prefill};
 use std::path::Path;
-use windtunnel_perf::models::{ModelDescription, Sharding};
 use windtunnel_router::Policy as RouterPolicy;
 
 const TRANSFER: &str = "engine.kv_transfer";
@@ -44,7 +43,8 @@ pub(super) fn deployments(
             let (prefill, first) = role("prefill", keys, prefill, folder, router, findings);
             let (decode, second) = role("decode", keys, decode, folder, router, findings);
             (keys.workers.prefill, keys.workers.decode) = (Some(prefill), Some(decode));
-            let token = token_bytes(keys, folder);
+            let tensor = keys.workers.prefill.as_ref().map_or(1, |worker| worker.parallelism.tensor);
+            let token = token_bytes(&keys.model, keys.kvcache_quant_mode, folder, tensor);
             let transfer = transfer(keys.kv_transfer.get_or_insert_default(), token, findings);
             Some((second?, Some(Prefill { deployment: first?, transfer: transfer? })))
         }
@@ -93,22 +93,6 @@ fn check_roles(keys: &Engine, findings: &mut Findings) {
         let message = "given, but it belongs to engine.mode disaggregated, and here is aggregated";
         findings.problem(TRANSFER, message);
     }
-}
-
-/// KV bytes of one token on an accelerator of a prefill worker, by the model, if it is one that can be described.
-fn token_bytes(keys: &Engine, folder: &Path) -> Option<u64> {
-    let model = match ModelDescription::named(&keys.model) {
-        Some(model) => model,
-        None => {
-            let places = [folder.join(&keys.model), keys.model.clone().into()];
-            let file = places.into_iter().find(|file| file.is_file())?;
-            ModelDescription::read(&file).ok()?
-        }
-    };
-    let tensor = keys.workers.prefill.as_ref()?.parallelism.tensor;
-    let given = keys.kvcache_quant_mode.map(KvCacheQuantMode::dtype);
-    let dtype = given.or(model.kv_cache_dtype).unwrap_or(model.dtype);
-    Some(model.kv_bytes_per_token(Sharding { tensor, ..Sharding::ONE }, dtype))
 }
 
 fn transfer(keys: &mut TransferKeys, token: Option<u64>, findings: &mut Findings) -> Option<KvTransfer> {

@@ -46,6 +46,7 @@ pub(super) fn rank(
         findings.problem(&format!("{SCHEDULER}.prefill_schedule_interval"), message);
     }
     let async_scheduling = ahead(&mut scheduler.async_scheduling, "async_scheduling", semantics, findings);
+    let host_blocks = cache.host_offload.as_ref().map(|offload| offload.num_host_blocks);
     let (max_num_batched_tokens, max_num_seqs) = limits?;
     let blocks = memory?;
     // There, every block holds tokens; here, one of them is the null block. The number is bounded, so this does
@@ -82,8 +83,9 @@ pub(super) fn rank(
         kv_role: match keys.role {
             "prefill" => Some(KvRole::Producer),
             "decode" => Some(KvRole::Consumer),
-            _ => None,
+            _ => host_blocks.map(|_| KvRole::Both),
         },
+        host_blocks,
         transfer_rules: match semantics {
             Semantics::Native => TransferRules::Nixl,
             Semantics::Aisimulate013 => TransferRules::Aisimulate013,

@@ -197,7 +197,7 @@ fn not_yet() -> Vec<Case> {
         add("not yet: LoRA limit", "max_sequences: 64", ", max_loras: 2"),
         add("not yet: sliding window", role, "        sliding_window: 4096\n"),
         add("not yet: cache groups", role, "        kv_cache_groups: [{block_size: 16}]\n"),
-        add("not yet: host offload", role, "        host_offload: {num_host_blocks: 10}\n"),
+        add("host offload: bytes of a block unknown", role, "        host_offload: {num_host_blocks: 10}\n"),
         add("not yet: g3 offload", role, "        g3_offload: {scope: worker_local, num_g3_blocks: 9}\n"),
         add("not yet: state cache", role, "        state_cache: {bytes_per_request: 1}\n"),
         edit("not yet: capacity in bytes", "blocks: 1024", "bytes: 1000000"),

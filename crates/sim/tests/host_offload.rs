@@ -1,0 +1,94 @@
+//! vLLM's CPU offload in predictions: what comes back from the host, what it costs, and that runs come to an end.
+//!
+//! M17 of the public bug reports: a second tier shortens prefill, and its hits count as reuse.
+
+mod common;
+
+use common::{Asked, Output, SMALL, Trial, asked, lines, unlike};
+use windtunnel_sim::Stepper;
+
+/// Blocks of 4 tokens, of which a rank has 9; a pass with prefill takes 10 ms, one with decodes 2. A token is 1 MB, and
+/// comes from the host in 1 ms.
+const TIGHT: [&str; 3] = [
+    "traffic={source: {type: trace, format: requests, paths: [trace.jsonl]}, load: {type: trace_timestamps}}",
+    "engine.workers.aggregated.kv_cache={block_size: 4, bytes_per_token: 1000000, capacity: {type: fixed, blocks: 10}}",
+    "engine.workers.aggregated.scheduler.async_scheduling=false",
+];
+
+const OFFLOAD: &str = "engine.workers.aggregated.kv_cache.host_offload=\
+                       {num_host_blocks: 100, d2h_bandwidth_gbps: 0, h2d_bandwidth_gbps: 1}";
+
+/// A prompt of 16 tokens, one of 36 that takes all blocks, and the first again.
+fn forgotten() -> Vec<Asked> {
+    vec![asked(0.0, 0..16, 1), asked(50.0, 1000..1036, 1), asked(100.0, 0..16, 1)]
+}
+
+fn run(overrides: &[&str], requests: &[Asked]) -> Output {
+    let overrides: Vec<&str> = TIGHT.iter().chain(overrides).copied().collect();
+    let trial = Trial::load(SMALL, &overrides, &lines(requests)).unwrap_or_else(|error| panic!("{error}"));
+    let [plain, fast] = [Stepper::Plain, Stepper::Fast].map(|stepper| trial.run(stepper));
+    assert_eq!(plain.prediction, fast.prediction);
+    assert_eq!(plain.requests, fast.requests);
+    assert_eq!(plain.telemetry, fast.telemetry);
+    fast
+}
+
+fn times(output: &Output) -> Vec<[f64; 2]> {
+    let fields = ["first_token_ms", "reused_input_tokens"];
+    (0..output.requests().len()).map(|i| fields.map(|field| output.of(i, field).unwrap())).collect()
+}
+
+/// Without the tier the third request computes all of its prompt. With it, 16 tokens come back in 16 ms; the last one
+/// is computed in a pass like a decode, of 2 ms.
+#[test]
+fn a_forgotten_prompt_comes_back_from_the_host() {
+    let without = run(&[], &forgotten());
+    assert_eq!(times(&without), [[10.0, 0.0], [60.0, 0.0], [110.0, 0.0]]);
+    let with = run(&[OFFLOAD], &forgotten());
+    assert_eq!(times(&with), [[10.0, 0.0], [60.0, 0.0], [118.0, 16.0]]);
+    assert_eq!(with.metric("prefix_cache_reused_ratio"), Some(16.0 / 68.0));
+}
+
+/// 4 blocks of 4 MB to the host at 0.5 bytes a nanosecond take 32 ms; the second prompt wants them at 12 and has to wait
+/// until they are copied, at 42 (the copy began at 10, with the pass after the one that filled them).
+#[test]
+fn a_pass_waits_for_the_copy_of_blocks_that_it_overwrites() {
+    let slow = "engine.workers.aggregated.kv_cache.host_offload=\
+                {num_host_blocks: 100, d2h_bandwidth_gbps: 0.5, h2d_bandwidth_gbps: 0}";
+    let requests = unlike(&[(0.0, 16, 1), (12.0, 36, 1)]);
+    assert_eq!(times(&run(&[slow], &requests)), [[10.0, 0.0], [52.0, 0.0]]);
+}
+
+/// A host with six blocks drops the first prompt's four for the six of the second; the nine of the third, which makes
+/// the accelerator forget, have no room there at all.
+#[test]
+fn a_small_host_forgets() {
+    let small = "engine.workers.aggregated.kv_cache.host_offload=\
+                 {num_host_blocks: 6, d2h_bandwidth_gbps: 0, h2d_bandwidth_gbps: 1}";
+    let requests = [
+        asked(0.0, 0..16, 1),
+        asked(50.0, 1000..1024, 1),
+        asked(80.0, 2000..2036, 1),
+        asked(120.0, 0..16, 1),
+    ];
+    assert_eq!(times(&run(&[small], &requests))[3], [130.0, 0.0]);
+}
+
+#[test]
+fn what_is_not_modelled_is_refused() {
+    let refusal = |overrides: &[&str]| {
+        let overrides: Vec<&str> = TIGHT.iter().chain(overrides).copied().collect();
+        let trial = Trial::load(SMALL, &overrides, &lines(&forgotten()));
+        trial.err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let theirs = refusal(&[OFFLOAD, "engine.semantics=aisimulate_0_13"]);
+    assert!(
+        theirs.contains("kv_cache.host_offload: given, but it belongs to aggregated workers of vllm"),
+        "{theirs}"
+    );
+    let unknown = refusal(&[OFFLOAD, "engine.workers.aggregated.kv_cache.bytes_per_token=auto"]);
+    assert!(
+        unknown.contains("kv_cache.bytes_per_token: got \"auto\"; with host_offload that needs"),
+        "{unknown}"
+    );
+}
