@@ -46,7 +46,7 @@ fn a_forgotten_prompt_comes_back_from_the_host() {
     assert_eq!(times(&without), [[10.0, 0.0], [60.0, 0.0], [110.0, 0.0]]);
     let with = run(&[OFFLOAD], &forgotten());
     assert_eq!(times(&with), [[10.0, 0.0], [60.0, 0.0], [118.0, 16.0]]);
-    assert_eq!(with.metric("prefix_cache_reused_ratio"), Some(0.25));
+    assert_eq!(with.metric("prefix_cache_reused_ratio"), Some(16.0 / 68.0));
 }
 
 /// 4 blocks of 4 MB to the host at 0.5 bytes a nanosecond take 32 ms; the second prompt wants them at 12 and has to wait
@@ -88,7 +88,7 @@ fn what_is_not_modelled_is_refused() {
     );
     let unknown = refusal(&[OFFLOAD, "engine.workers.aggregated.kv_cache.bytes_per_token=auto"]);
     assert!(
-        unknown.contains("kv_cache.bytes_per_token: got auto; with host_offload that needs"),
+        unknown.contains("kv_cache.bytes_per_token: got \"auto\"; with host_offload that needs"),
         "{unknown}"
     );
 }

@@ -553,7 +553,6 @@ pub(crate) struct KvCache {
     /// Full blocks of prompts are copied to the host's memory and come back from there (vLLM's native CPU offload).
     /// vLLM only, under native semantics, for aggregated workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "HostOffload")]
     pub host_offload: Option<HostOffload>,
 }
 
