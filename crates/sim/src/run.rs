@@ -191,65 +191,6 @@ impl Watch<'_> {
     }
 }
 
-impl GroupOptions {
-    pub(crate) fn new(experiment: &Experiment, options: &Options<'_>) -> GroupOptions {
-        let sla = experiment.sla.map(|sla| match sla.e2e {
-            Some(bound) => Sla::E2e(bound),
-            None => Sla::Tokens { ttft: sla.ttft, itl: sla.itl },
-        });
-        GroupOptions {
-            stepper: options.stepper,
-            collector: CollectorOptions { sla, capture: options.capture },
-            log_events: options.events.is_some(),
-            interrupt: options.interrupt.clone(),
-        }
-    }
-}
-
-impl<'a> Options<'a> {
-    /// Who looks at the run from outside.
-    pub(crate) fn watchers(self) -> (Observer<'a>, Watch<'a>) {
-        let observer = Observer {
-            events: self.events.map(Events::new),
-            telemetry: self.telemetry.map(|t| Telemetry::new(t.out, t.interval)),
-        };
-        (observer, Watch { progress: self.progress, interrupt: self.interrupt })
-    }
-}
-
-/// Who waits for the run and may stop it.
-pub(crate) struct Watch<'a> {
-    progress: Option<&'a mut dyn FnMut(Progress)>,
-    interrupt: Arc<AtomicBool>,
-}
-
-impl Watch<'_> {
-    pub(crate) fn tell(&mut self, how_far: Progress) {
-        if let Some(progress) = &mut self.progress {
-            progress(how_far);
-        }
-    }
-
-    /// Why the run was stopped, if it was: from outside, or by one of the groups.
-    pub(crate) fn check<L: Lanes>(&self, groups: &[Group<L>]) -> Result<(), SimError> {
-        if !self.interrupt.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let cause = |group: &Group<L>| {
-            let worker = group.worker();
-            if let Some((rank, words)) = group.fault() {
-                return Some(SimError::EngineFault { worker, rank, words });
-            }
-            if let Some(duration) = group.endless() {
-                return Some(SimError::Endless { worker, duration });
-            }
-            let (rank, requests) = group.fruitless()?;
-            Some(SimError::Livelock { worker, rank, requests })
-        };
-        Err(groups.iter().find_map(cause).unwrap_or(SimError::Interrupted))
-    }
-}
-
 struct Run<'a, L> {
     deployment: &'a Deployment,
     /// By worker and rank.
