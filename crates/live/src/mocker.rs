@@ -1,5 +1,5 @@
 //! `windtunnel mocker`: N workers of a deployment, each with a server on a port of its own, until it is told to
-//! end.
+//! end. `windtunnel serve`: the same behind one server.
 
 use crate::error::LiveError;
 use crate::http::{App, ServerSettings, server};
@@ -7,6 +7,7 @@ use crate::observer::Observers;
 use crate::text::{BuiltinTokenizer, Reply};
 use crate::worker::{Worker, WorkerOptions};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -20,6 +21,8 @@ use windtunnel_config::Deployment;
 pub struct MockerSettings {
     /// What serves. Its number of replicas is that of the workers.
     pub deployment: Deployment,
+    /// One server for all workers, which its router places requests on.
+    pub together: bool,
     /// Passes take no time.
     pub no_delay: bool,
     /// Where the servers listen; worker `i` at `port + i`, or at any port if it is 0.
@@ -92,7 +95,7 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
 
 /// All sockets, before anything else: who cannot have them is told at once.
 fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
-    let workers = settings.deployment.replicas.get();
+    let workers = if settings.together { 1 } else { settings.deployment.replicas.get() };
     let last = u32::from(settings.port) + workers - 1;
     if settings.port != 0 && last > u32::from(u16::MAX) {
         let message =
@@ -109,7 +112,9 @@ fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
 
 fn app(settings: &MockerSettings, _worker: u32) -> Result<Arc<App>, LiveError> {
     let mut observers = |_| Observers::default();
-    let options = WorkerOptions { no_delay: settings.no_delay, kv_events: false, observers: &mut observers };
+    let replicas = if settings.together { settings.deployment.replicas } else { NonZeroU32::MIN };
+    let options =
+        WorkerOptions { replicas, no_delay: settings.no_delay, kv_events: false, observers: &mut observers };
     let worker = Worker::start(&settings.deployment, options)?;
     let tokenizer = Box::new(BuiltinTokenizer::default());
     Ok(Arc::new(App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone())))
