@@ -23,6 +23,8 @@ pub enum Command {
     Calibrate(Calibrate),
     /// Run mock workers on the wall clock that clients and routers take for engines
     Mocker(Box<crate::mocker::Mocker>),
+    /// Run mock workers behind one address: a cluster that clients take for one server
+    Serve(Box<crate::mocker::Mocker>),
     /// Prove the schedulers against traces of the real ones
     Conformance(Conformance),
     /// List the models that are known by name, or describe one
@@ -73,6 +75,17 @@ pub struct Predict {
     /// Virtual time between two telemetry samples
     #[arg(long, value_name = "MS", default_value_t = 1000.0, requires = "telemetry")]
     pub telemetry_interval_ms: f64,
+    /// Replay the workload against live workers in this process, on the wall clock or RATE times as fast; the
+    /// passes and the report are the same
+    #[arg(
+        long,
+        value_name = "RATE",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        require_equals = true,
+        conflicts_with_all = ["events", "telemetry", "stepper", "threads"]
+    )]
+    pub online: Option<f64>,
     /// How passes are computed; the results are the same to the byte
     #[arg(long, value_enum, default_value_t = Stepper::Fast)]
     pub stepper: Stepper,

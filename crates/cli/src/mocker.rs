@@ -1,4 +1,4 @@
-//! `windtunnel mocker`: its arguments, and what they mean as overrides of a configuration.
+//! `windtunnel mocker` and `windtunnel serve`: their arguments, and what they mean as overrides of a configuration.
 //!
 //! Flags have the names of the engines' servers, vLLM's first; each is a key of the configuration by another
 //! name, so that file, `--set` and flags are checked by the same rules.
@@ -35,7 +35,7 @@ engine:
       timing: {type: polynomial}
 ";
 
-/// Arguments of `mocker`.
+/// Arguments of `mocker` and `serve`.
 #[derive(Debug, Args)]
 pub struct Mocker {
     /// Configuration file (YAML); of it, `engine` counts. Without one, flags and defaults say everything
@@ -56,10 +56,10 @@ pub struct Mocker {
     /// Address to listen at
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
-    /// Port of the first worker, the others take those behind it; 0: any
+    /// Port; of a mocker's first worker, the others take those behind it; 0: any
     #[arg(long, default_value_t = 8000)]
     port: u16,
-    /// Workers, each with a port of its own
+    /// Workers; of a mocker, each with a port of its own
     #[arg(long, value_name = "N")]
     num_workers: Option<u32>,
     /// Data-parallel ranks of a worker
@@ -195,10 +195,10 @@ enum Response {
     Echo,
 }
 
-/// Runs the command.
-pub fn run(arguments: &Mocker) -> Result<(), Failure> {
-    let deployment = deployment(arguments)?;
-    let settings = settings(arguments, deployment)?;
+/// Runs the command; `together`: all workers behind one address.
+pub fn run(arguments: &Mocker, together: bool) -> Result<(), Failure> {
+    let deployment = deployment(arguments, together)?;
+    let settings = MockerSettings { together, ..settings(arguments, deployment)? };
     let engine = settings.deployment.engine.engine();
     let ended = windtunnel_live::mocker::run(&settings, |addresses| {
         for address in addresses {
@@ -214,14 +214,16 @@ pub fn run(arguments: &Mocker) -> Result<(), Failure> {
     }
 }
 
-fn deployment(arguments: &Mocker) -> Result<Deployment, Failure> {
+fn deployment(arguments: &Mocker, together: bool) -> Result<Deployment, Failure> {
     // The flags say later what the file and --set say, so they win.
     let overrides: Vec<String> = arguments.set.iter().cloned().chain(overrides(arguments)?).collect();
     let experiment = match &arguments.config {
         Some(file) => windtunnel_config::load(file, &overrides),
         None => windtunnel_config::from_str("(no file)", NO_FILE, &overrides),
     };
-    Ok(experiment.map_err(Failure::input)?.deployment)
+    let experiment = experiment.map_err(Failure::input)?;
+    windtunnel_live::limits::check(&experiment, together).map_err(Failure::input)?;
+    Ok(experiment.deployment)
 }
 
 /// What the flags say, as overrides of the configuration.
@@ -405,6 +407,7 @@ fn settings(arguments: &Mocker, deployment: Deployment) -> Result<MockerSettings
     Ok(MockerSettings {
         deployment,
         outlets,
+        together: false,
         no_delay: arguments.speedup_ratio == Some(0.0),
         host: arguments.host,
         port: arguments.port,

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use windtunnel_config::{Experiment, Semantics};
 use windtunnel_engine::Nanos;
+use windtunnel_live::LiveError;
+use windtunnel_live::online::{self, OnlineOptions, Replayed};
 use windtunnel_report::{FileName, OutputDir, Prediction, Report, ReportError, RunFile};
 use windtunnel_sim::{Options, SimError, TelemetryOptions};
 use windtunnel_traffic::WorkloadSource;
@@ -42,29 +44,10 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     }
 
     let started = Instant::now();
-    let progress = ProgressLine::new();
-    let mut show = |p| progress.show(p);
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    let allowed = arguments.threads.unwrap_or(cores);
-    let threads =
-        windtunnel_sim::worker_threads(&experiment, events.is_some() || telemetry.is_some(), allowed);
-    let options = Options {
-        threads,
-        stepper: arguments.stepper.into(),
-        capture: arguments.capture_per_request,
-        events: events.as_mut().map(|file| Box::new(file) as Box<dyn Write>),
-        telemetry: telemetry.as_mut().map(|file| TelemetryOptions { interval, out: Box::new(file) }),
-        progress: Some(&mut show),
-        interrupt: interrupt_flag()?,
+    let (mut report, threads) = match arguments.online {
+        Some(rate) => (online(&experiment, rate, arguments.capture_per_request)?, 1),
+        None => offline(&experiment, arguments, interval, &mut events, &mut telemetry)?,
     };
-    let done = windtunnel_sim::run(&experiment, options);
-    progress.clear();
-    let mut report = done.map_err(|error| match error {
-        SimError::Interrupted => Failure::Interrupted,
-        SimError::Traffic(e) => Failure::input(e),
-        SimError::Engine(e) => Failure::input(e),
-        other => Failure::run(other),
-    })?;
     let wall_time_ms = started.elapsed().as_secs_f64() * 1e3;
 
     for file in [events, telemetry].into_iter().flatten() {
@@ -78,6 +61,59 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
         report.notes.extend(budget.notes.iter().cloned());
     }
     publish(arguments, &experiment, &report, output, (threads, wall_time_ms))
+}
+
+/// The run in virtual time, and the threads that it had.
+fn offline(
+    experiment: &Experiment,
+    arguments: &Predict,
+    interval: Nanos,
+    events: &mut Option<PartialFile>,
+    telemetry: &mut Option<PartialFile>,
+) -> Result<(Report, u32), Failure> {
+    let progress = ProgressLine::new();
+    let mut show = |p| progress.show(p);
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let allowed = arguments.threads.unwrap_or(cores);
+    let threads =
+        windtunnel_sim::worker_threads(experiment, events.is_some() || telemetry.is_some(), allowed);
+    let options = Options {
+        threads,
+        stepper: arguments.stepper.into(),
+        capture: arguments.capture_per_request,
+        events: events.as_mut().map(|file| Box::new(file) as Box<dyn Write>),
+        telemetry: telemetry.as_mut().map(|file| TelemetryOptions { interval, out: Box::new(file) }),
+        progress: Some(&mut show),
+        interrupt: interrupt_flag()?,
+    };
+    let done = windtunnel_sim::run(experiment, options);
+    progress.clear();
+    let report = done.map_err(|error| match error {
+        SimError::Interrupted => Failure::Interrupted,
+        SimError::Traffic(e) => Failure::input(e),
+        SimError::Engine(e) => Failure::input(e),
+        other => Failure::run(other),
+    })?;
+    Ok((report, threads))
+}
+
+/// The run against live workers.
+fn online(experiment: &Experiment, rate: f64, capture: bool) -> Result<Report, Failure> {
+    if !(rate > 0.0 && rate <= 1e9) {
+        return Err(Failure::Input(format!("--online: got {rate}, allowed is a number above 0, up to 1e9")));
+    }
+    let options = OnlineOptions {
+        collector: windtunnel_sim::collector_options(experiment, capture),
+        rate,
+        interrupt: interrupt_flag()?,
+    };
+    let replayed = online::replay(experiment, &options).map_err(|error| match error {
+        LiveError::Interrupted => Failure::Interrupted,
+        LiveError::Traffic(_) | LiveError::Engine(_) | LiveError::Settings(_) => Failure::input(error),
+        other => Failure::run(other),
+    })?;
+    let Replayed { collectors, end, outside } = replayed;
+    Ok(windtunnel_sim::report(&experiment.deployment, collectors, 0, end, outside))
 }
 
 fn config_path(arguments: &Predict) -> Result<&Path, Failure> {

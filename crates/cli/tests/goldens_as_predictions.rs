@@ -11,8 +11,11 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use windtunnel_config::{Experiment, Placement, load};
 use windtunnel_engine::RankConfig;
+use windtunnel_live::online::{self, OnlineOptions, Replayed};
+use windtunnel_report::Report;
 use windtunnel_sim::{Options, Stepper};
 use windtunnel_validate::conformance::{Scenario, Settings, find_goldens};
 
@@ -92,6 +95,14 @@ fn predict(set: &Path, name: &str, golden: &Path) -> bool {
 
     let [plain, fast] = [Stepper::Plain, Stepper::Fast].map(|stepper| run(&experiment, stepper));
     assert!(plain == fast, "{name}: the steppers write the same");
+    // Live workers: the clock only delays what is decided in logical time.
+    match (replay(&experiment), &fast) {
+        (Ok(online), Ok(virtual_time)) => {
+            assert!(online == *virtual_time, "{name}: live workers do the same")
+        }
+        (Err(error), Err(_)) => assert!(error.contains("nothing is left to happen"), "{name}: {error}"),
+        (online, _) => panic!("{name}: {online:?} online"),
+    }
     let truth = read(golden);
     let (ended, passes) = match fast {
         Ok(outcome) => outcome,
@@ -114,7 +125,22 @@ type Outcome = Result<(HashMap<String, f64>, u64), String>;
 
 fn run(experiment: &Experiment, stepper: Stepper) -> Outcome {
     let options = Options { stepper, capture: true, ..Options::default() };
-    let report = windtunnel_sim::run(experiment, options).map_err(|error| error.to_string())?;
+    outcome(&windtunnel_sim::run(experiment, options).map_err(|error| error.to_string())?)
+}
+
+/// The same against live workers, a hundred thousand times as fast as the wall clock.
+fn replay(experiment: &Experiment) -> Outcome {
+    let options = OnlineOptions {
+        collector: windtunnel_sim::collector_options(experiment, true),
+        rate: 1e5,
+        interrupt: Arc::default(),
+    };
+    let Replayed { collectors, end, outside } =
+        online::replay(experiment, &options).map_err(|error| error.to_string())?;
+    outcome(&windtunnel_sim::report(&experiment.deployment, collectors, 0, end, outside))
+}
+
+fn outcome(report: &Report) -> Outcome {
     let mut lines = Vec::new();
     report.write_requests(&mut lines).unwrap();
     let ends = lines.lines().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()).map(|line| {

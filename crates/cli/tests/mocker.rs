@@ -16,7 +16,11 @@ struct Mocker {
 
 impl Mocker {
     fn start(arguments: &[&str], workers: usize) -> Mocker {
-        let mut command = windtunnel(["mocker", "--port", "0"]);
+        Mocker::run("mocker", arguments, workers)
+    }
+
+    fn run(command: &str, arguments: &[&str], workers: usize) -> Mocker {
+        let mut command = windtunnel([command, "--port", "0"]);
         let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let addresses = (0..workers)
@@ -78,6 +82,26 @@ fn it_serves_what_a_file_says_and_flags_change() {
         );
     }
     assert_eq!(mocker.signal("TERM"), Some(0));
+}
+
+/// `serve`: two workers behind one address. The same prompt meets each of them once before it is found again.
+#[test]
+fn serve_is_one_address_for_all_workers() {
+    let mocker =
+        Mocker::run("serve", &["--num-workers", "2", "--block-size", "16", "--speedup-ratio", "0"], 1);
+    let cached: Vec<bool> = (0..4)
+        .map(|_| {
+            let prompt = vec!["300"; 64].join(",");
+            let mut answer = String::new();
+            mocker
+                .complete(&format!("{{\"prompt\": [{prompt}], \"max_tokens\": 1}}"))
+                .read_to_string(&mut answer)
+                .unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            answer.contains("\"cached_tokens\":48")
+        })
+        .collect();
+    assert_eq!(cached, [false, false, true, true]);
 }
 
 #[test]

@@ -10,21 +10,30 @@ use windtunnel_engine::Nanos;
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     start: Instant,
+    rate: f64,
 }
 
 impl WallClock {
     /// A clock that shows 0 now.
     pub fn start() -> WallClock {
-        WallClock { start: Instant::now() }
+        WallClock::with_rate(1.0)
+    }
+
+    /// The same, running `rate` times as fast as the wall clock.
+    pub fn with_rate(rate: f64) -> WallClock {
+        WallClock { start: Instant::now(), rate }
     }
 
     /// The time now.
     pub fn now(&self) -> Nanos {
-        Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Nanos(if self.rate == 1.0 { elapsed } else { (elapsed as f64 * self.rate) as u64 })
     }
 
     /// How long until `instant`: zero when it has passed.
     pub fn until(&self, instant: Nanos) -> Duration {
-        Duration::from_nanos(instant.since(self.now()).0)
+        let left = instant.since(self.now()).0;
+        // At least a nanosecond while anything is left, so that nobody is early.
+        Duration::from_nanos(if self.rate == 1.0 { left } else { (left as f64 / self.rate).ceil() as u64 })
     }
 }

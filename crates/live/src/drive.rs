@@ -143,7 +143,9 @@ fn obey(group: &mut RankGroup, command: Command) {
         return refuse(command);
     }
     match command {
-        Command::Submit { lane, submission, at } => group.submit(lane, submission, at),
+        Command::Submit { lane, submission, at } => {
+            group.submit(lane, submission, at);
+        }
         Command::Cancel { id, at } => group.cancel(id, at),
         Command::ResetCache { reply, at } => {
             // Who asked may have gone.

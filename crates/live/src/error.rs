@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use thiserror::Error;
 use windtunnel_engine::ConfigError;
+use windtunnel_traffic::TrafficError;
 
 /// A worker that could not start, or did not come to an orderly end.
 #[derive(Debug, Error)]
@@ -20,6 +21,18 @@ pub enum LiveError {
     /// The system lets us hear no signal, or does not tell where we listen.
     #[error("the system refuses: {0}")]
     Signals(#[source] io::Error),
+    /// The workload is wrong.
+    #[error(transparent)]
+    Traffic(#[from] TrafficError),
+    /// It was told to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// The engine would have died.
+    #[error("the engine died: {0}")]
+    Dead(&'static str),
+    /// Requests are left that nothing will ever wake.
+    #[error("{0} requests are unfinished and nothing is left to happen; the engine would wait for ever, too")]
+    Stuck(u64),
     /// The address is taken, or not ours.
     #[error("cannot listen on {address}: {cause}")]
     Listen {

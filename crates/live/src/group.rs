@@ -5,6 +5,7 @@
 
 use crate::rank::{LiveRank, Submission};
 use std::collections::VecDeque;
+use windtunnel_config::Deployment;
 use windtunnel_engine::{MAX_NANOS, Nanos, RankConfig, RankStats, RequestId};
 use windtunnel_perf::TimingModel;
 use windtunnel_router::{GroupStep, LoadReport};
@@ -21,6 +22,23 @@ pub(crate) struct GroupSettings {
     pub(crate) speed: f64,
     /// Ranks tell a balancer their load.
     pub(crate) reports: bool,
+}
+
+impl GroupSettings {
+    /// Those of a worker of a deployment.
+    pub(crate) fn new(deployment: &Deployment, speed: f64) -> GroupSettings {
+        let ranks = deployment.ranks.get();
+        let mut engine = deployment.engine.clone();
+        let lockstep = ranks > 1 && deployment.barrier;
+        let prefill_interval = if lockstep { u64::from(engine.take_prefill_interval()) } else { 1 };
+        GroupSettings {
+            engine,
+            prefill_interval,
+            timing: deployment.timing.clone(),
+            speed,
+            reports: ranks > 1,
+        }
+    }
 }
 
 /// A pass in flight.
@@ -89,12 +107,36 @@ impl RankGroup {
     }
 
     /// Hands a request to one of its ranks, which arrived at `at`, or now if that is over.
-    pub(crate) fn submit(&mut self, rank: usize, submission: Submission, at: Nanos) {
+    /// False if it was refused.
+    pub(crate) fn submit(&mut self, rank: usize, submission: Submission, at: Nanos) -> bool {
         let at = self.reach(at);
-        if self.ranks[rank].submit(submission, at) {
+        let taken = self.ranks[rank].submit(submission, at);
+        if taken {
             self.empty_passes = 0;
             self.wake(at);
         }
+        taken
+    }
+
+    /// A schedule call is due, before the next pass end.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.is_some()
+    }
+
+    /// Requests that its ranks have.
+    pub(crate) fn unfinished(&self) -> u64 {
+        self.unfinished_by_rank().sum()
+    }
+
+    /// The same, of each.
+    pub(crate) fn unfinished_by_rank(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ranks.iter().map(LiveRank::unfinished)
+    }
+
+    /// Whether prefills, and decodes, lay outside of what their timing was measured for.
+    pub(crate) fn outside_of_profile(&self) -> [bool; 2] {
+        let outside = self.settings.timing.outside();
+        [outside.prefill(), outside.decode()]
     }
 
     /// Ends a request, wherever it is.

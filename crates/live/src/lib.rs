@@ -3,6 +3,7 @@
 //! `worker` is what runs: rank groups (`group`, of ranks, `rank`) in logical time, each driven by a thread
 //! (`drive`). Clients see a request through its `stream`; everything that watches does so as an `observer`.
 //! `text` plans what a request will say; `http` is the servers; `mocker` puts all of it together.
+//! `online` replays a workload against the same ranks.
 
 mod clock;
 mod drive;
@@ -11,14 +12,17 @@ mod forward_pass;
 mod group;
 pub mod http;
 pub mod kv_events;
+pub mod limits;
 pub mod metrics;
 pub mod mocker;
 mod msgpack;
 pub mod observer;
+pub mod online;
 pub mod outlets;
 mod placement;
 mod publisher;
 mod rank;
+mod recorder;
 pub mod stream;
 pub mod text;
 mod worker;
@@ -27,6 +31,6 @@ mod zmq;
 pub use clock::WallClock;
 pub use error::LiveError;
 pub use forward_pass::ForwardPassPublisher;
-pub use rank::Submission;
+pub use rank::{Stops, Submission};
 pub use worker::{RequestHandle, Worker, WorkerOptions};
 pub use zmq::Endpoint;

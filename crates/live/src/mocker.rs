@@ -1,5 +1,5 @@
 //! `windtunnel mocker`: N workers of a deployment, each with a server on a port of its own, until it is told to
-//! end.
+//! end. `windtunnel serve`: the same behind one server.
 
 use crate::error::LiveError;
 use crate::http::{App, ServerSettings, server};
@@ -7,6 +7,7 @@ use crate::outlets::{OutletSettings, Outlets, WorkerIdentity};
 use crate::text::{BuiltinTokenizer, Reply};
 use crate::worker::{Worker, WorkerOptions};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -20,6 +21,8 @@ use windtunnel_config::Deployment;
 pub struct MockerSettings {
     /// What serves. Its number of replicas is that of the workers.
     pub deployment: Deployment,
+    /// One server for all workers, which its router places requests on.
+    pub together: bool,
     /// Passes take no time.
     pub no_delay: bool,
     /// Where the servers listen; worker `i` at `port + i`, or at any port if it is 0.
@@ -95,7 +98,7 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
 
 /// All sockets, before anything else: who cannot have them is told at once.
 fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
-    let workers = settings.deployment.replicas.get();
+    let workers = if settings.together { 1 } else { settings.deployment.replicas.get() };
     let last = u32::from(settings.port) + workers - 1;
     if settings.port != 0 && last > u32::from(u16::MAX) {
         let message =
@@ -113,10 +116,15 @@ fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
 async fn app(settings: &MockerSettings, number: u32, address: SocketAddr) -> Result<Arc<App>, LiveError> {
     let model = settings.server.served_names[0].clone();
     let identity = WorkerIdentity { number, host: address.ip().to_string(), port: address.port(), model };
-    let mut outlets = Outlets::open(&settings.outlets, &settings.deployment, &identity).await?;
+    let replicas = if settings.together { settings.deployment.replicas } else { NonZeroU32::MIN };
+    // Behind one address, the ranks of all workers are told as those of one.
+    let mut told = settings.deployment.clone();
+    told.ranks = told.ranks.saturating_mul(replicas);
+    let mut outlets = Outlets::open(&settings.outlets, &told, &identity).await?;
     let kv_events = outlets.keeps_kv_events();
     let mut observers = |rank| outlets.take_observers(rank);
-    let options = WorkerOptions { no_delay: settings.no_delay, kv_events, observers: &mut observers };
+    let options =
+        WorkerOptions { replicas, no_delay: settings.no_delay, kv_events, observers: &mut observers };
     let worker = Worker::start(&settings.deployment, options)?;
     let tokenizer = Box::new(BuiltinTokenizer::default());
     let app = App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone());

@@ -6,7 +6,9 @@
 
 use crate::kv_events::hash::Adapter;
 use std::sync::Arc;
-use windtunnel_engine::{FinishReason, KvEvents, Nanos, Outcome, RankStats, Rejection, RequestId, Scheduled};
+use windtunnel_engine::{
+    FinishReason, KvEvents, Nanos, Outcome, RankStats, Rejection, Request, RequestId, Scheduled,
+};
 
 /// What is known of a request when it is handed to a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,14 +46,39 @@ pub struct RequestTimes {
     pub first_admit: Option<Nanos>,
     /// End of the pass that gave its first token.
     pub first_token: Option<Nanos>,
+    /// End of the pass that gave its second token.
+    pub second_token: Option<Nanos>,
     /// End of the pass that gave its last token so far.
     pub last_token: Option<Nanos>,
     /// Output tokens given.
     pub output_tokens: u32,
     /// Prompt tokens found in the prefix cache at the first admission.
     pub cached_tokens: u32,
+    /// The same, the largest over all admissions.
+    pub reused_tokens: u32,
+    /// Times that it joined a running list.
+    pub admissions: u32,
     /// Times that it lost its blocks.
     pub preemptions: u32,
+}
+
+impl RequestInfo {
+    /// What is known of a request that has no client: its tokens are not told, but for their number.
+    pub(crate) fn of(request: &Request) -> RequestInfo {
+        RequestInfo {
+            id: request.id,
+            name: String::new(),
+            prompt: vec![0; request.prompt_tokens as usize].into(),
+            output: Arc::default(),
+            max_tokens: request.output.max_tokens,
+            asked_max_tokens: Some(request.output.max_tokens),
+            choices: 1,
+            streaming: false,
+            lora: None,
+            cache_salt: None,
+            priority: request.priority,
+        }
+    }
 }
 
 /// A request's first token.

@@ -21,25 +21,55 @@ use windtunnel_router::RankLoad;
 #[derive(Clone, Debug)]
 pub struct Submission {
     /// Where its tokens and its end go.
-    pub stream: Arc<TokenStream>,
-    /// Output tokens of which the last one is a stop token.
-    pub stop_after: Option<u32>,
+    pub(crate) stream: Arc<TokenStream>,
+    /// What the engine is asked.
+    request: Request,
     /// Output tokens of which the last one completes a stop string. The engine does not know it; whoever reads
     /// the text ends the request when it sees that.
+    abort_after: Option<u32>,
+}
+
+/// What may end a request before it has `max_tokens`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stops {
+    /// Output tokens of which the last one is a stop token.
+    pub stop_after: Option<u32>,
+    /// Output tokens of which the last one completes a stop string that the engine does not know.
     pub abort_after: Option<u32>,
     /// The client asked for it not to end by itself.
     pub ignore_eos: bool,
 }
 
 impl Submission {
-    /// A submission of a request that ends by its length.
-    pub fn new(info: RequestInfo) -> Submission {
-        Submission {
-            stream: Arc::new(TokenStream::new(Arc::new(info))),
-            stop_after: None,
-            abort_after: None,
-            ignore_eos: false,
-        }
+    /// A request of a client, who hears of it through `stream`.
+    pub fn new(stream: Arc<TokenStream>, stops: Stops) -> Submission {
+        let info = &stream.info;
+        let request = Request {
+            id: info.id,
+            arrival: Nanos::ZERO,
+            prompt_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
+            content: Source::of(info).content(),
+            output: OutputPlan {
+                max_tokens: info.max_tokens,
+                stop_after: stops.stop_after,
+                tokens: Some(info.output.as_ref().into()),
+                ignore_eos: Some(stops.ignore_eos),
+            },
+            priority: info.priority,
+            tie: info.id.0,
+            hand_off: HandOff::None,
+        };
+        Submission { stream, request, abort_after: stops.abort_after }
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> &Arc<RequestInfo> {
+        &self.stream.info
+    }
+
+    /// A request that no client waits for.
+    pub(crate) fn of(info: RequestInfo, request: Request) -> Submission {
+        Submission { stream: Arc::new(TokenStream::new(Arc::new(info))), request, abort_after: None }
     }
 }
 
@@ -70,7 +100,8 @@ enum News {
 
 /// A request that the rank has not ended.
 struct Live {
-    submission: Submission,
+    stream: Arc<TokenStream>,
+    abort_after: Option<u32>,
     times: RequestTimes,
     /// Its client has been told of its end; the engine has yet to come to it.
     told: bool,
@@ -139,6 +170,11 @@ impl LiveRank {
         }
     }
 
+    /// Requests that it has.
+    pub(crate) fn unfinished(&self) -> u64 {
+        self.rank.unfinished() as u64
+    }
+
     /// It has no request.
     pub(crate) fn is_idle(&self) -> bool {
         self.rank.unfinished() == 0
@@ -183,22 +219,9 @@ impl LiveRank {
 
     /// Takes over a request that arrived at `at`. False if the engine refused it.
     pub(crate) fn submit(&mut self, submission: Submission, at: Nanos) -> bool {
-        let info = submission.stream.info.clone();
-        let request = Request {
-            id: info.id,
-            arrival: at,
-            prompt_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
-            content: Source::of(&info).content(),
-            output: OutputPlan {
-                max_tokens: info.max_tokens,
-                stop_after: submission.stop_after,
-                tokens: Some(info.output.as_ref().into()),
-                ignore_eos: Some(submission.ignore_eos),
-            },
-            priority: info.priority,
-            tie: info.id.0,
-            hand_off: HandOff::None,
-        };
+        let Submission { stream, mut request, abort_after } = submission;
+        request.arrival = at;
+        let info = stream.info.clone();
         match self.rank.submit(request) {
             Ok(slot) => {
                 let times = RequestTimes { arrival: at, ..RequestTimes::default() };
@@ -206,7 +229,7 @@ impl LiveRank {
                 if self.live.len() <= place {
                     self.live.resize_with(place + 1, || None);
                 }
-                self.live[place] = Some(Live { submission, times, told: false, queued: true });
+                self.live[place] = Some(Live { stream, abort_after, times, told: false, queued: true });
                 self.order.push(slot);
                 self.slots.insert(info.id, slot);
                 self.observers.submitted(&info, at, &self.stats());
@@ -214,7 +237,7 @@ impl LiveRank {
             }
             Err(reason) => {
                 self.observers.rejected(&info, reason, at);
-                self.news.push((submission.stream, News::End(Verdict::Rejected(reason))));
+                self.news.push((stream, News::End(Verdict::Rejected(reason))));
                 false
             }
         }
@@ -231,7 +254,7 @@ impl LiveRank {
         } else if let Some(live) = at_mut(&mut self.live, slot)
             && !std::mem::replace(&mut live.told, true)
         {
-            let (stream, times) = (live.submission.stream.clone(), live.times);
+            let (stream, times) = (live.stream.clone(), live.times);
             let ended = Ended { info: &stream.info, times: &times, reason: EndReason::Cancelled, at };
             self.observers.ended(&ended, &self.stats());
             self.news.push((stream, News::End(Verdict::Ended(EndReason::Cancelled, times))));
@@ -252,7 +275,7 @@ impl LiveRank {
         if live.told {
             return;
         }
-        let stream = &live.submission.stream;
+        let stream = &live.stream;
         let ended = Ended { info: &stream.info, times: &live.times, reason, at };
         self.observers.ended(&ended, &self.stats());
         self.news.push((stream.clone(), News::End(Verdict::Ended(reason, live.times))));
@@ -261,7 +284,7 @@ impl LiveRank {
     /// Takes a request out of the tables, all but `order`.
     fn forget(&mut self, slot: Slot) -> Option<Live> {
         let live = self.live.get_mut(slot.0 as usize)?.take()?;
-        self.slots.remove(&live.submission.stream.info.id);
+        self.slots.remove(&live.stream.info.id);
         Some(live)
     }
 
@@ -285,10 +308,13 @@ impl LiveRank {
         for admission in &copy.admitted {
             if let Some(live) = at_mut(&mut self.live, admission.slot) {
                 live.queued = false;
-                if live.times.first_admit.is_none() {
-                    live.times.first_admit = Some(start);
-                    live.times.cached_tokens = admission.hit_tokens;
+                let times = &mut live.times;
+                if times.first_admit.is_none() {
+                    times.first_admit = Some(start);
+                    times.cached_tokens = admission.hit_tokens;
                 }
+                times.admissions += 1;
+                times.reused_tokens = times.reused_tokens.max(admission.hit_tokens);
             }
         }
         for slot in &copy.preempted {
@@ -337,14 +363,17 @@ impl LiveRank {
                     self.fresh.push(slot);
                 }
             }
+            if given >= 2 && times.second_token.is_none() {
+                times.second_token = Some(now);
+            }
             times.last_token = Some(now);
             times.output_tokens = given;
-            match live.submission.abort_after {
+            match live.abort_after {
                 Some(last) if given >= last => aborted.push(slot),
                 _ if finished.contains_key(&slot) => {}
                 _ => {
                     let news = News::Tokens(given, times.cached_tokens);
-                    self.news.push((live.submission.stream.clone(), news));
+                    self.news.push((live.stream.clone(), news));
                 }
             }
         }
@@ -365,7 +394,7 @@ impl LiveRank {
         self.report(flight, &outcome, now, tokens, &gone);
         for (live, reason) in gone {
             let verdict = Verdict::Ended(reason, live.times);
-            self.news.push((live.submission.stream, News::End(verdict)));
+            self.news.push((live.stream, News::End(verdict)));
         }
     }
 
@@ -389,8 +418,13 @@ impl LiveRank {
             gone.extend(self.forget(slot).map(|live| (live, reason)));
         } else if let Some(live) = at_mut(&mut self.live, slot) {
             live.told = true;
-            let told =
-                Live { submission: live.submission.clone(), times: live.times, told: false, queued: false };
+            let told = Live {
+                stream: live.stream.clone(),
+                abort_after: None,
+                times: live.times,
+                told: false,
+                queued: false,
+            };
             gone.push((told, reason));
         }
     }
@@ -406,7 +440,7 @@ impl LiveRank {
         let ended: Vec<Ended<'_>> = gone
             .iter()
             .map(|(live, reason)| Ended {
-                info: &live.submission.stream.info,
+                info: &live.stream.info,
                 times: &live.times,
                 reason: *reason,
                 at: now,
@@ -421,7 +455,7 @@ impl LiveRank {
             .filter(|live| !live.told);
         let first_tokens: Vec<FirstToken<'_>> = staying
             .chain(ending)
-            .map(|live| FirstToken { info: &live.submission.stream.info, times: &live.times })
+            .map(|live| FirstToken { info: &live.stream.info, times: &live.times })
             .collect();
         let (queued_prefill, queued_decode) = self.queued();
         let stats = self.stats();
@@ -448,7 +482,7 @@ impl LiveRank {
         let (mut fresh, mut again) = (Lengths::default(), Lengths::default());
         let waiting = self.order.iter().filter_map(|slot| self.live[slot.0 as usize].as_ref());
         for live in waiting.filter(|live| live.queued) {
-            let prompt = live.submission.stream.info.prompt.len() as u64;
+            let prompt = live.stream.info.prompt.len() as u64;
             match live.times.first_admit {
                 None => fresh.add(prompt),
                 Some(_) => again.add(prompt + u64::from(live.times.output_tokens)),

@@ -41,7 +41,8 @@ pub struct Progress {
 }
 
 impl TokenStream {
-    pub(crate) fn new(info: Arc<RequestInfo>) -> TokenStream {
+    /// A stream of which only its reader hears.
+    pub fn new(info: Arc<RequestInfo>) -> TokenStream {
         TokenStream::with_notify(info, Arc::new(Notify::new()))
     }
 

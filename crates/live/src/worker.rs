@@ -1,4 +1,5 @@
-//! One mock worker: its rank groups on threads of their own, and the door through which requests come.
+//! One mock worker, or several behind a router: rank groups on threads of their own, and the door through which
+//! requests come.
 //!
 //! A request gets its time of arrival here, on the wall clock; from then on logical time decides. Its handle
 //! ends it when it is dropped, so a client that is gone costs nothing from that instant on.
@@ -11,20 +12,24 @@ use crate::observer::Observers;
 use crate::placement::Placement;
 use crate::rank::{LiveRank, Submission};
 use crate::stream::TokenStream;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 use windtunnel_config::Deployment;
 use windtunnel_engine::{Nanos, Rank, RankConfig, RankStats, Rejection, RequestId, Stepper};
+use windtunnel_router::RoundRobin;
 
 /// What a worker is made with beside its deployment.
 pub struct WorkerOptions<'a> {
     /// Passes take no time.
     pub no_delay: bool,
+    /// Workers behind one door; 1 is a worker.
+    pub replicas: NonZeroU32,
     /// Keep the events of the prefix caches for the observers.
     pub kv_events: bool,
-    /// Makes the observers of a rank.
+    /// Makes the observers of a rank, which is counted through all workers.
     pub observers: &'a mut dyn FnMut(u32) -> Observers,
 }
 
@@ -40,7 +45,11 @@ struct Inner {
     ranks: u32,
     engine: RankConfig,
     next_id: AtomicU64,
-    placement: Arc<Mutex<Placement>>,
+    replicas: NonZeroU32,
+    /// Which worker is next.
+    router: Mutex<RoundRobin>,
+    /// By worker.
+    placements: Vec<Arc<Mutex<Placement>>>,
     /// Requests that have not ended, by rank.
     unfinished: Vec<AtomicU64>,
 }
@@ -51,7 +60,7 @@ struct Group {
 }
 
 impl Worker {
-    /// Starts the threads of one worker of `deployment`.
+    /// Starts the threads of workers of `deployment`.
     ///
     /// # Errors
     /// What the engine refuses about its settings, and a system that gives no thread.
@@ -61,22 +70,19 @@ impl Worker {
         let mut engine = deployment.engine.clone();
         let block_size = engine.block_size();
         engine.set_kv_events(options.kv_events.into(), block_size);
-        let mut of_a_rank = engine.clone();
-        let several = ranks_per_group > 1;
-        let prefill_interval = if several { u64::from(of_a_rank.take_prefill_interval()) } else { 1 };
-        let placement = Arc::new(Mutex::new(Placement::new(deployment)));
-        let settings = GroupSettings {
-            engine: of_a_rank,
-            prefill_interval,
-            timing: deployment.timing.clone(),
-            speed: if options.no_delay { 0.0 } else { 1.0 },
-            reports: ranks > 1,
-        };
+        let placements: Vec<_> =
+            (0..options.replicas.get()).map(|_| Arc::new(Mutex::new(Placement::new(deployment)))).collect();
+        let mut settings = GroupSettings::new(deployment, if options.no_delay { 0.0 } else { 1.0 });
+        settings.engine.set_kv_events(options.kv_events.into(), block_size);
         let clock = WallClock::start();
         let mut groups = Vec::new();
-        for first in (0..ranks).step_by(ranks_per_group as usize) {
+        let starts = (0..options.replicas.get()).flat_map(|worker| {
+            (0..ranks).step_by(ranks_per_group as usize).map(move |first| (worker, first))
+        });
+        for (worker, first) in starts {
             let lanes = (first..first + ranks_per_group)
                 .map(|rank| {
+                    let rank = worker * ranks + rank;
                     let scheduler = Rank::new(settings.engine.clone(), Stepper::Plain)?;
                     Ok(LiveRank::new(settings.engine.clone(), scheduler, (options.observers)(rank)))
                 })
@@ -84,14 +90,14 @@ impl Worker {
             let group = RankGroup::new(first, lanes, settings.clone());
             let (commands, receiver) = channel();
             let shared = Arc::new(Shared::new(&group));
-            let (theirs, balancer) = (shared.clone(), placement.clone());
+            let (theirs, balancer) = (shared.clone(), placements[worker as usize].clone());
             std::thread::Builder::new()
-                .name(format!("rank {first}"))
+                .name(format!("rank {worker}.{first}"))
                 .spawn(move || drive::run(group, &receiver, clock, &theirs, &balancer))
                 .map_err(LiveError::Thread)?;
             groups.push(Group { commands, shared });
         }
-        let unfinished = (0..ranks).map(|_| AtomicU64::new(0)).collect();
+        let unfinished = (0..options.replicas.get() * ranks).map(|_| AtomicU64::new(0)).collect();
         let inner = Inner {
             clock,
             groups,
@@ -99,7 +105,9 @@ impl Worker {
             ranks,
             engine,
             next_id: AtomicU64::new(0),
-            placement,
+            replicas: options.replicas,
+            router: Mutex::new(RoundRobin::new()),
+            placements,
             unfinished,
         };
         Ok(Worker { inner: Arc::new(inner) })
@@ -110,7 +118,7 @@ impl Worker {
         RequestId(self.inner.next_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Data-parallel ranks.
+    /// Data-parallel ranks of one worker.
     pub fn ranks(&self) -> u32 {
         self.inner.ranks
     }
@@ -132,6 +140,11 @@ impl Worker {
     pub fn submit(&self, submission: Submission, dp_rank: Option<u32>) -> Result<RequestHandle, Rejection> {
         let inner = &self.inner;
         let at = inner.clock.now();
+        let worker = match inner.replicas.get() {
+            1 => 0,
+            _ => inner.router.lock().unwrap_or_else(PoisonError::into_inner).next_of(inner.replicas),
+        };
+        let first = worker * inner.ranks;
         let rank = match dp_rank {
             Some(dp_rank) if dp_rank >= inner.ranks => {
                 return Err(Rejection::NoSuchRank { dp_rank, ranks: inner.ranks });
@@ -139,10 +152,12 @@ impl Worker {
             Some(dp_rank) => dp_rank,
             None if inner.ranks == 1 => 0,
             None => {
-                let mut placement = inner.placement.lock().unwrap_or_else(PoisonError::into_inner);
-                placement.pick(at, |rank| inner.unfinished[rank as usize].load(Ordering::Relaxed))
+                let placement = &inner.placements[worker as usize];
+                let mut placement = placement.lock().unwrap_or_else(PoisonError::into_inner);
+                placement.pick(at, |rank| inner.unfinished[(first + rank) as usize].load(Ordering::Relaxed))
             }
         };
+        let rank = first + rank;
         inner.unfinished[rank as usize].fetch_add(1, Ordering::Relaxed);
         let stream = submission.stream.clone();
         let handle = RequestHandle { stream, rank, inner: inner.clone() };
@@ -212,7 +227,7 @@ impl RequestHandle {
         &self.stream
     }
 
-    /// The rank that has it.
+    /// The rank that has it, counted through all workers.
     pub fn rank(&self) -> u32 {
         self.rank
     }

@@ -38,7 +38,12 @@ fn worker_of(publisher: Box<dyn PassObserver>) -> Worker {
         observers.push(publisher.take().expect("one rank"));
         observers
     };
-    let options = WorkerOptions { no_delay: true, kv_events: true, observers: &mut observers };
+    let options = WorkerOptions {
+        replicas: std::num::NonZeroU32::MIN,
+        no_delay: true,
+        kv_events: true,
+        observers: &mut observers,
+    };
     Worker::start(&deployment(FIXED, &[]), options).expect("a worker")
 }
 

@@ -8,6 +8,7 @@ use common::{FIXED, block_on, deployment, request};
 use goldens::golden_lines;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use windtunnel_live::metrics::{
     CacheInfo, Choices, Kind, Listed, Registry, SglangInfo, VllmMetrics, sglang_registry, vllm_registry,
 };
@@ -105,16 +106,21 @@ fn vllm_values_tell_what_happened() {
         observers.push(Box::new(VllmMetrics::new(shared.clone(), Choices::default(), "m", rank)));
         observers
     };
-    let options = WorkerOptions { no_delay: false, kv_events: false, observers: &mut observers };
+    let options = WorkerOptions {
+        replicas: NonZeroU32::MIN,
+        no_delay: false,
+        kv_events: false,
+        observers: &mut observers,
+    };
     let worker = Worker::start(&deployment(FIXED, &[]), options).expect("a worker");
     let first = request(&worker, 40, 3);
-    let prompt = first.stream.info.prompt.clone();
+    let prompt = first.info().prompt.clone();
     let handle = worker.submit(first, None).expect("taken");
     block_on(handle.stream().ended());
     let mut again = request(&worker, 40, 3);
-    let mut info = (*again.stream.info).clone();
+    let mut info = (**again.info()).clone();
     info.prompt = prompt;
-    again = windtunnel_live::Submission::new(info);
+    again = common::submission(info);
     let handle = worker.submit(again, None).expect("taken");
     block_on(handle.stream().ended());
 

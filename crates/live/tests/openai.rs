@@ -178,6 +178,12 @@ fn h6_errors_have_one_form() {
             "NotImplementedError",
             json!("use_beam_search"),
         ),
+        (
+            server.post(CHAT, &json!({"messages": user("x"), "tool_choice": "required"})),
+            501,
+            "NotImplementedError",
+            json!("tool_choice"),
+        ),
         (server.post(COMPLETIONS, &json!({"prompt": ""})), 400, "BadRequestError", json!("prompt")),
         (server.post(COMPLETIONS, &json!({"prompt": [999_999]})), 400, "BadRequestError", json!("prompt")),
         (

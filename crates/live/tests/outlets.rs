@@ -38,7 +38,12 @@ async fn serve(yaml: &str, dialect: Dialect, settings: OutletSettings) -> Socket
     let mut outlets = Outlets::open(&settings, &deployment, &identity).await.expect("sockets");
     let kv_events = outlets.keeps_kv_events();
     let mut observers = |rank| outlets.take_observers(rank);
-    let options = WorkerOptions { no_delay: true, kv_events, observers: &mut observers };
+    let options = WorkerOptions {
+        replicas: std::num::NonZeroU32::MIN,
+        no_delay: true,
+        kv_events,
+        observers: &mut observers,
+    };
     let worker = Worker::start(&deployment, options).expect("a worker");
     let reply = Reply { source: ReplySource::Random, mean_tokens: 8, seed: 0 };
     let settings = ServerSettings::new(dialect, "1", "m", 4096);

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{FIXED, block_on, deployment, request, worker};
+use common::{FIXED, again, block_on, deployment, request, stopping, worker};
 use windtunnel_engine::{FinishReason, Nanos, Rejection};
+use windtunnel_live::Stops;
 use windtunnel_live::observer::EndReason;
 use windtunnel_live::stream::Verdict;
 
@@ -65,8 +66,8 @@ fn h21_a_dropped_handle_frees_everything() {
 #[test]
 fn a_stop_string_ends_its_request_one_pass_late() {
     let (worker, log) = worker(&deployment(FIXED, &[]), false);
-    let mut submission = request(&worker, 20, 100);
-    submission.abort_after = Some(3);
+    let stops = Stops { abort_after: Some(3), ..Stops::default() };
+    let submission = stopping(&worker, 20, 100, stops);
     let handle = worker.submit(submission, None).expect("taken");
     let (reason, times) = times(block_on(handle.stream().ended()));
     assert_eq!((reason, times.output_tokens), (EndReason::Finished(FinishReason::Stop), 3));
@@ -107,4 +108,22 @@ fn h15_every_rank_serves() {
             assert_eq!(times(block_on(handle.stream().ended())).1.output_tokens, 3);
         }
     }
+}
+
+/// Several workers behind one door take turns; each has a cache of its own.
+#[test]
+fn workers_behind_one_door_take_turns() {
+    let (worker, _) = worker(&deployment(FIXED, &["engine.workers.aggregated.parallelism.replicas=3"]), true);
+    let mut hits = Vec::new();
+    for turn in 0..7 {
+        let mut submission = request(&worker, 64, 2);
+        if turn > 0 {
+            submission = again(&worker, 64);
+        }
+        let handle = worker.submit(submission, None).expect("taken");
+        assert_eq!(handle.rank(), turn % 3);
+        hits.push(times(block_on(handle.stream().ended())).1.cached_tokens);
+    }
+    // The prompt is found again where it has been: from the fourth request on. Its last token is computed anew.
+    assert_eq!(hits, [0, 0, 0, 48, 48, 48, 48]);
 }

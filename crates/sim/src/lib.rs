@@ -22,5 +22,5 @@ mod run;
 mod threads;
 
 pub use error::SimError;
-pub use run::{Options, Progress, TelemetryOptions, run, worker_threads};
+pub use run::{Options, Progress, TelemetryOptions, collector_options, report, run, worker_threads};
 pub use windtunnel_engine::Stepper;

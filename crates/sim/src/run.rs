@@ -20,7 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Experiment, Pace, Semantics, Workload};
 use windtunnel_engine::{ConfigError, Nanos, Rejection, Stepper};
 use windtunnel_perf::Law;
-use windtunnel_report::{CollectorOptions, PercentileMethod, Pool, Refusal, Report, Role, RunEnd, Sla};
+use windtunnel_report::{
+    Collector, CollectorOptions, PercentileMethod, Pool, Refusal, Report, Role, RunEnd, Sla,
+};
 use windtunnel_router::Choice;
 use windtunnel_traffic::{Arrival, Source};
 
@@ -133,13 +135,9 @@ pub fn worker_threads(experiment: &Experiment, observed: bool, allowed: u32) -> 
 
 impl GroupOptions {
     pub(crate) fn new(experiment: &Experiment, options: &Options<'_>) -> GroupOptions {
-        let sla = experiment.sla.map(|sla| match sla.e2e {
-            Some(bound) => Sla::E2e(bound),
-            None => Sla::Tokens { ttft: sla.ttft, itl: sla.itl },
-        });
         GroupOptions {
             stepper: options.stepper,
-            collector: CollectorOptions { sla, capture: options.capture },
+            collector: collector_options(experiment, options.capture),
             log_events: options.events.is_some(),
             telling: Telling::new(experiment.deployment.router.needs(), experiment.deployment.kv_event_lag),
             interrupt: options.interrupt.clone(),
@@ -533,37 +531,60 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     }
 
     fn report(self, unfinished: u64, end: Nanos) -> Report {
-        let replicas = u128::from(self.deployment.replicas.get());
-        let run_end = RunEnd {
-            end,
-            unfinished,
-            prefill: Pool::default(),
-            decode: Pool {
-                worker_time: replicas * u128::from(end.0),
-                gpus_per_worker: self.deployment.gpus_per_worker,
-            },
-            percentiles: percentiles(self.deployment.semantics),
-        };
         let outside = self.groups.iter().map(Group::outside_of_profile);
-        let [prefill, decode] = outside.fold([false; 2], |[p, d], [more_p, more_d]| [p | more_p, d | more_d]);
-        let mut report = Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end);
-        for (passes, left) in [("prefills", prefill), ("decodes", decode)] {
-            if left {
-                report.notes.push(format!(
-                    "some {passes} lie outside of what timing was measured for, where its lines were extended"
-                ));
-            }
-        }
-        if let Law::Table(table) = self.deployment.timing.law()
-            && let Some(about) = table.about()
-        {
-            report.notes.push(format!("pass times: {about}"));
-        }
-        if let Law::Calibrated(model) = self.deployment.timing.law() {
-            report.notes.extend(model.notes());
-        }
-        report
+        let outside = outside.fold([false; 2], |[p, d], [more_p, more_d]| [p | more_p, d | more_d]);
+        let collectors = self.groups.into_iter().map(|g| g.into_collector(end));
+        report(self.deployment, collectors, unfinished, end, outside)
     }
+}
+
+/// What the report of an experiment wants collected.
+pub fn collector_options(experiment: &Experiment, capture: bool) -> CollectorOptions {
+    let sla = experiment.sla.map(|sla| match sla.e2e {
+        Some(bound) => Sla::E2e(bound),
+        None => Sla::Tokens { ttft: sla.ttft, itl: sla.itl },
+    });
+    CollectorOptions { sla, capture }
+}
+
+/// The report of a run that ended at `end`, from what its rank groups collected. `outside`: prefills, and decodes,
+/// lay outside of what their timing was measured for.
+pub fn report(
+    deployment: &Deployment,
+    collectors: impl IntoIterator<Item = Collector>,
+    unfinished: u64,
+    end: Nanos,
+    outside: [bool; 2],
+) -> Report {
+    let replicas = u128::from(deployment.replicas.get());
+    let run_end = RunEnd {
+        end,
+        unfinished,
+        prefill: Pool::default(),
+        decode: Pool {
+            worker_time: replicas * u128::from(end.0),
+            gpus_per_worker: deployment.gpus_per_worker,
+        },
+        percentiles: percentiles(deployment.semantics),
+    };
+    let [prefill, decode] = outside;
+    let mut report = Report::new(collectors, &run_end);
+    for (passes, left) in [("prefills", prefill), ("decodes", decode)] {
+        if left {
+            report.notes.push(format!(
+                "some {passes} lie outside of what timing was measured for, where its lines were extended"
+            ));
+        }
+    }
+    if let Law::Table(table) = deployment.timing.law()
+        && let Some(about) = table.about()
+    {
+        report.notes.push(format!("pass times: {about}"));
+    }
+    if let Law::Calibrated(model) = deployment.timing.law() {
+        report.notes.extend(model.notes());
+    }
+    report
 }
 
 /// Sends a request to `worker` at `now`, to which `groups`, among which are its groups, need not have come yet.

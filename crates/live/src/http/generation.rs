@@ -6,7 +6,7 @@ use super::app::App;
 use super::error::{ApiError, Dialect};
 use crate::kv_events::hash::Adapter;
 use crate::observer::{EndReason, RequestInfo, RequestTimes};
-use crate::rank::Submission;
+use crate::rank::{Stops, Submission};
 use crate::stream::{TokenStream, Verdict};
 use crate::text::{Limits, Plan, StopReason};
 use crate::worker::RequestHandle;
@@ -159,12 +159,15 @@ impl Generation {
         let id = info.id;
         // vLLM finds stop strings where it makes text, the others where they make tokens.
         let outside = app.settings.dialect == Dialect::Vllm;
-        let submission = Submission {
-            stream: Arc::new(TokenStream::with_notify(Arc::new(info), self.news.clone())),
-            stop_after: if outside { plan.stop_after } else { plan.abort_after.or(plan.stop_after) },
-            abort_after: plan.abort_after.filter(|_| outside),
-            ignore_eos: limits.ignore_eos && (outside || plan.abort_after.is_none()),
-        };
+        let stream = Arc::new(TokenStream::with_notify(Arc::new(info), self.news.clone()));
+        let submission = Submission::new(
+            stream,
+            Stops {
+                stop_after: if outside { plan.stop_after } else { plan.abort_after.or(plan.stop_after) },
+                abort_after: plan.abort_after.filter(|_| outside),
+                ignore_eos: limits.ignore_eos && (outside || plan.abort_after.is_none()),
+            },
+        );
         let handle = app.worker.submit(submission, ask.dp_rank).map_err(ApiError::rejected)?;
         app.note(id, &ask.name, handle.rank());
         let choice = Choice { index, plan, handle, sent_tokens: 0, sent_text: 0, closed: false };

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use windtunnel_config::Deployment;
 use windtunnel_engine::{Nanos, RankStats, Rejection};
 use windtunnel_live::observer::{Ended, Observers, PassObserver, PassReport, RequestInfo};
-use windtunnel_live::{Submission, Worker, WorkerOptions};
+use windtunnel_live::stream::TokenStream;
+use windtunnel_live::{Stops, Submission, Worker, WorkerOptions};
 
 /// A vLLM deployment with passes of fixed times: 100 ms with prefill, 10 ms of decode.
 pub const FIXED: &str = "
@@ -77,15 +78,45 @@ pub fn worker(deployment: &Deployment, no_delay: bool) -> (Worker, Log) {
         observers.push(Box::new(log.clone()));
         observers
     };
-    let options = WorkerOptions { no_delay, kv_events: true, observers: &mut observers };
+    let replicas = deployment.replicas;
+    let options = WorkerOptions { replicas, no_delay, kv_events: true, observers: &mut observers };
     (Worker::start(deployment, options).expect("a worker"), log)
 }
 
 /// A request of `prompt` tokens that are shared with no other, and at most `max_tokens` output tokens.
 pub fn request(worker: &Worker, prompt: u32, max_tokens: u32) -> Submission {
+    stopping(worker, prompt, max_tokens, Stops::default())
+}
+
+/// The request of this process's first prompt again, of `prompt` tokens.
+pub fn again(worker: &Worker, prompt: u32) -> Submission {
+    let id = worker.next_id();
+    let info = RequestInfo {
+        id,
+        name: format!("r{}", id.0),
+        prompt: (0..prompt).collect(),
+        output: (0..2).collect(),
+        max_tokens: 2,
+        asked_max_tokens: Some(2),
+        choices: 1,
+        streaming: false,
+        lora: None,
+        cache_salt: None,
+        priority: None,
+    };
+    submission(info)
+}
+
+/// A submission of a request that ends by its length.
+pub fn submission(info: RequestInfo) -> Submission {
+    Submission::new(Arc::new(TokenStream::new(Arc::new(info))), Stops::default())
+}
+
+/// The same with what ends it before that.
+pub fn stopping(worker: &Worker, prompt: u32, max_tokens: u32, stops: Stops) -> Submission {
     let id = worker.next_id();
     let first = 1_000 * u32::try_from(id.0).expect("few requests");
-    Submission::new(RequestInfo {
+    let info = RequestInfo {
         id,
         name: format!("r{}", id.0),
         prompt: (first..first + prompt).collect(),
@@ -97,7 +128,8 @@ pub fn request(worker: &Worker, prompt: u32, max_tokens: u32) -> Submission {
         lora: None,
         cache_salt: None,
         priority: None,
-    })
+    };
+    Submission::new(Arc::new(TokenStream::new(Arc::new(info))), stops)
 }
 
 /// Runs what waits for a worker.

@@ -75,6 +75,10 @@ fn refuse_unserved(request: &OpenAiRequest) -> Result<(), ApiError> {
     if request.use_beam_search == Some(true) {
         return refuse("use_beam_search", "beam search");
     }
+    let choice = request.tool_choice.as_ref().filter(|choice| !choice.is_null());
+    if choice.is_some_and(|choice| *choice != "none" && *choice != "auto") {
+        return refuse("tool_choice", "a tool call that has to be made");
+    }
     if request.suffix.as_deref().is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "suffix is not served"));
     }

@@ -1,0 +1,85 @@
+//! `predict --online`: the same report as in virtual time, to the byte.
+
+mod common;
+
+use common::{err, out, windtunnel};
+
+fn json(arguments: &[&str]) -> String {
+    let done = windtunnel(["predict", "--format", "json"]).args(arguments).output().unwrap();
+    assert!(done.status.success(), "{arguments:?}: {}", err(&done));
+    out(&done)
+}
+
+/// Open and closed loops, ranks in lock-step and on their own, all three engines.
+#[test]
+fn live_workers_give_the_report_of_virtual_time() {
+    let cases: [&[&str]; 5] = [
+        &["examples/quickstart.yaml", "--limit", "120"],
+        &[
+            "examples/quickstart.yaml",
+            "--limit",
+            "40",
+            "--set",
+            "engine.workers.aggregated.parallelism.attention_data=2",
+        ],
+        &["examples/sglang.yaml", "--set", "traffic.stop.requests=60"],
+        &["examples/trtllm.yaml", "--set", "traffic.stop.requests=80"],
+        &["examples/aisimulate.yaml"],
+    ];
+    for case in cases {
+        let online: Vec<&str> = case.iter().copied().chain(["--online=20000"]).collect();
+        assert_eq!(json(case), json(&online), "{case:?}");
+    }
+}
+
+/// So are the records of every request, with preemptions among them.
+#[test]
+fn requests_are_recorded_as_in_virtual_time() {
+    let at = tempfile::tempdir().unwrap();
+    let records = |name: &str, more: &[&str]| {
+        let folder = at.path().join(name);
+        json(
+            &[
+                &["examples/quickstart.yaml", "--limit", "120", "--set"][..],
+                &["engine.workers.aggregated.kv_cache.capacity.blocks=900", "--capture-per-request"],
+                &["--output-dir", folder.to_str().unwrap()],
+                more,
+            ]
+            .concat(),
+        );
+        std::fs::read_to_string(folder.join("requests.jsonl")).unwrap()
+    };
+    let (offline, online) = (records("offline", &[]), records("online", &["--online=20000"]));
+    assert_eq!(offline, online);
+}
+
+/// The wall clock is heeded: half a virtual second takes half a second.
+#[test]
+fn the_wall_clock_is_heeded() {
+    let case = [
+        "examples/aisimulate.yaml",
+        "--set",
+        "traffic={source: {input_tokens: 16, output_tokens: 51}, stop: {requests: 1}}",
+        "--set",
+        "engine.workers.aggregated.timing={type: fixed, prefill_ms: 10, decode_ms: 10}",
+        "--online",
+    ];
+    let begun = std::time::Instant::now();
+    json(&case);
+    assert!(begun.elapsed().as_secs_f64() >= 0.5, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn what_cannot_be_online_is_refused() {
+    let cases: [(&[&str], &str); 4] = [
+        (&["--online=0"], "--online: got 0"),
+        (&["--online", "--events", "x"], "cannot be used with"),
+        (&["--online", "--stepper", "plain"], "cannot be used with"),
+        (&["--online", "--set", "traffic.stop.max_virtual_time_seconds=1"], "max_virtual_time_seconds"),
+    ];
+    for (arguments, message) in cases {
+        let done = windtunnel(["predict", "examples/quickstart.yaml"]).args(arguments).output().unwrap();
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {}", err(&done));
+        assert!(err(&done).contains(message), "{arguments:?}: {}", err(&done));
+    }
+}

@@ -1,0 +1,104 @@
+//! Enters what a rank does in the report's collector, as a prediction does.
+
+use crate::observer::{EndReason, Ended, PassObserver, PassReport, RequestInfo};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use windtunnel_engine::{FinishReason, Nanos, RankStats, Rejection};
+use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role};
+
+/// Records one rank.
+pub(crate) struct Recorder {
+    collector: Arc<Mutex<Collector>>,
+    row: RankRow,
+}
+
+impl Recorder {
+    /// For a rank of a worker, whose cache has so many blocks.
+    pub(crate) fn new(collector: Arc<Mutex<Collector>>, (worker, rank): (u32, u32), usable: u64) -> Recorder {
+        Recorder { collector, row: RankRow::new(Role::Aggregated, worker, rank, usable) }
+    }
+
+    fn collector(&self) -> MutexGuard<'_, Collector> {
+        self.collector.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&mut self, stats: &RankStats) {
+        self.row.prefix_cache_queries = stats.prefix_queries;
+        self.row.prefix_cache_hits = stats.prefix_hits;
+        self.row.peak_kv_blocks = u64::from(stats.peak_used_blocks);
+        self.row.preemptions = stats.preemptions;
+        self.row.evicted_blocks = stats.evictions;
+    }
+
+    fn record(&self, ended: &Ended<'_>) -> RequestRecord {
+        let (info, times) = (ended.info, ended.times);
+        RequestRecord {
+            id: info.id,
+            name: name(info),
+            worker: self.row.worker,
+            rank: self.row.rank,
+            prefill_worker: None,
+            routing: None,
+            arrival: times.arrival,
+            dispatched: times.arrival,
+            first_admit: times.first_admit,
+            first_token: times.first_token,
+            second_token: times.second_token,
+            last_token: times.last_token,
+            terminal: ended.at,
+            input_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
+            requested_output_tokens: info.asked_max_tokens.unwrap_or(info.max_tokens),
+            output_tokens: times.output_tokens,
+            first_admission_reused_tokens: times.cached_tokens,
+            reused_tokens: times.reused_tokens,
+            admissions: times.admissions,
+            preemptions: times.preemptions,
+            finish_reason: match ended.reason {
+                EndReason::Finished(reason) => reason,
+                EndReason::Cancelled | EndReason::Failed => FinishReason::Abort,
+            },
+        }
+    }
+}
+
+fn name(info: &RequestInfo) -> Option<Box<str>> {
+    (!info.name.is_empty()).then(|| info.name.as_str().into())
+}
+
+impl PassObserver for Recorder {
+    fn rejected(&mut self, info: &RequestInfo, reason: Rejection, at: Nanos) {
+        self.collector().rejected(&Refusal {
+            id: info.id,
+            name: name(info),
+            placed: Some((self.row.worker, self.row.rank)),
+            arrival: at,
+            refused: at,
+            input_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
+            requested_output_tokens: info.asked_max_tokens.unwrap_or(info.max_tokens),
+            reason,
+        });
+    }
+
+    fn pass(&mut self, pass: &PassReport<'_>) {
+        let (tokens, prefill) = (pass.scheduled.tokens, pass.scheduled.prefill_tokens);
+        if tokens > 0 {
+            self.row.passes += 1;
+            self.row.prefill_passes += u64::from(prefill > 0);
+            self.row.decode_passes += u64::from(tokens > prefill);
+            self.row.prefill_tokens += prefill;
+            self.row.decode_tokens += tokens - prefill;
+            self.row.busy += pass.end.since(pass.start);
+        }
+        self.count(pass.stats);
+        let records: Vec<RequestRecord> = pass.ended.iter().map(|ended| self.record(ended)).collect();
+        let mut collector = self.collector();
+        pass.gaps.iter().for_each(|&(gap, count)| collector.gap(gap, count));
+        records.iter().for_each(|record| collector.finished(record));
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let row = self.row;
+        self.collector().rank(row);
+    }
+}
