@@ -14,6 +14,8 @@ import sys
 import tempfile
 
 POLICIES = ["round_robin", "random", "power_of_two", "least_requests", "prefix_hash", "cache_aware", "scorers", "kv_router"]
+# All begin with the same 512 tokens; with them alone, all would be one to a router by beginnings.
+SETTINGS = {"prefix_hash": ", prefix_blocks: 16"}
 LOADS = [1, 3, 5]
 BEGIN, END = "<!-- made by benches/routing_study.py -->", "<!-- end -->"
 
@@ -30,7 +32,7 @@ engine:
       parallelism: {{replicas: 8}}
       kv_cache: {{block_size: 64, capacity: {{type: fixed, blocks: 16384}}}}
       timing: {{type: polynomial}}
-router: {{policy: {policy}}}
+router: {{policy: {policy}{settings}}}
 """
 
 COLUMNS = [
@@ -41,7 +43,8 @@ COLUMNS = [
 
 def predict(binary, trace, policy, speedup):
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(DEPLOYMENT.format(trace=json.dumps(trace), speedup=speedup, policy=policy))
+        settings = SETTINGS.get(policy, "")
+        file.write(DEPLOYMENT.format(trace=json.dumps(trace), speedup=speedup, policy=policy, settings=settings))
         file.flush()
         done = subprocess.run([binary, "predict", file.name, "--format", "json"], stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:
@@ -58,7 +61,7 @@ def table(results):
         cells = [form.format(summary[key]) for _, key, form in COLUMNS]
         cells.append("{:.1f} %".format(100 * summary["prefix_cache_reused_ratio"]))
         prefill = [worker["prefill_tokens"] for worker in prediction["workers"]]
-        cells.append("{:.2f}".format(max(prefill) / min(prefill)))
+        cells.append("{:.2f}".format(max(prefill) / min(prefill)) if min(prefill) else "one idle")
         rows.append(f"| `{policy}` | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
