@@ -383,7 +383,11 @@ impl<L: Lanes> Group<L> {
         let step = GroupStep { step: self.step.step.saturating_sub(1), ..self.step };
         self.report(now, step);
         if self.has_work() {
-            self.due = if self.idles() { self.next_copy(now) } else { Some(now) };
+            if !self.idles() {
+                self.due = Some(now);
+            } else if let Some(next) = self.next_copy(now) {
+                self.due = Some(next);
+            }
         } else if self.in_flight() == 0 {
             self.step = GroupStep { wave: self.step.wave + 1, step: 0 };
         }
