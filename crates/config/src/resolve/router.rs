@@ -138,7 +138,7 @@ fn cache_aware(
     })
 }
 
-/// The weights are those that the Gateway API inference extension begins with.
+/// Prefixes count more than each of the two loads, and less than both.
 fn scorers(keys: &mut Router) -> Vec<Scorer> {
     let usual = [(ScorerType::PrefixCache, 3.0), (ScorerType::Queue, 2.0), (ScorerType::KvUsage, 2.0)];
     let usual = || usual.map(|(kind, weight)| ScorerKeys { kind, weight }).to_vec();
