@@ -31,6 +31,8 @@ pub enum Command {
     Perf(Perf),
     /// Show how the KV blocks of a deployment come about
     Capacity(Capacity),
+    /// Predict measured deployments and print how far off the predictions are
+    Accuracy(Accuracy),
     /// Print the JSON Schema of the configuration file
     Schema,
 }
@@ -88,6 +90,35 @@ pub struct Models {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `accuracy`.
+#[derive(Debug, Args)]
+pub struct Accuracy {
+    /// Measured deployments (CSV with the columns of aiconfigurator-core's silicon_sample.csv, may be gzipped)
+    #[arg(long, value_name = "FILE")]
+    pub points: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Also write one line for each measurement, with both predictions, to this CSV file
+    #[arg(long, value_name = "FILE")]
+    pub rows: Option<PathBuf>,
+    /// Every Nth measurement only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub every: Option<u32>,
+    /// timing.pass_us in place of the engine's
+    #[arg(long, value_name = "US")]
+    pub pass_us: Option<f64>,
+    /// timing.gpu_scale in place of the engine's
+    #[arg(long, value_name = "FACTOR")]
+    pub gpu_scale: Option<f64>,
+    /// timing.communication_scale in place of the engine's
+    #[arg(long, value_name = "FACTOR")]
+    pub communication_scale: Option<f64>,
+    /// Threads; all cores if not given. The results are the same to the byte
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
 }
 
 /// Arguments of `perf`.

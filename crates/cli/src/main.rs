@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 the run failed (or a conformance check found a difference), 2 the input is
 //! wrong, 130 interrupted.
 
+mod accuracy;
 mod args;
 mod calibrate;
 mod capacity;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Models(arguments) => models::run(&arguments),
         Command::Perf(perf) => perf::run(&perf.action),
         Command::Capacity(arguments) => capacity::run(&arguments),
+        Command::Accuracy(arguments) => accuracy::run(&arguments),
         Command::Schema => schema(),
     };
     match done {

@@ -1,0 +1,188 @@
+//! Errors of many predictions, as a table and as JSON.
+
+use super::run::Outcome;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Errors of one quantity, in percent of what was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Errors {
+    /// Predictions.
+    pub n: usize,
+    /// Median of their sizes.
+    pub median_abs_pct: f64,
+    /// Mean of their sizes.
+    pub mean_abs_pct: f64,
+    /// Median with its sign: above 0 is too slow.
+    pub median_signed_pct: f64,
+}
+
+impl Errors {
+    fn of(mut signed: Vec<f64>) -> Errors {
+        let mut sizes: Vec<f64> = signed.iter().map(|error| error.abs()).collect();
+        signed.sort_by(f64::total_cmp);
+        sizes.sort_by(f64::total_cmp);
+        let mean = if sizes.is_empty() { 0.0 } else { sizes.iter().sum::<f64>() / sizes.len() as f64 };
+        Errors {
+            n: sizes.len(),
+            median_abs_pct: middle(&sizes),
+            mean_abs_pct: mean,
+            median_signed_pct: middle(&signed),
+        }
+    }
+}
+
+/// The median of sorted numbers; 0 of none.
+fn middle(sorted: &[f64]) -> f64 {
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+/// Errors of both quantities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Both {
+    /// Time per output token.
+    pub tpot: Errors,
+    /// Time to first token.
+    pub ttft: Errors,
+}
+
+impl Both {
+    fn of<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Both {
+        let (mut tpot, mut ttft) = (Vec::new(), Vec::new());
+        for outcome in outcomes {
+            if let Ok(times) = &outcome.predicted {
+                tpot.push((times.tpot_ms / outcome.point.tpot_ms - 1.0) * 100.0);
+                ttft.push((times.ttft_ms / outcome.point.ttft_ms - 1.0) * 100.0);
+            }
+        }
+        Both { tpot: Errors::of(tpot), ttft: Errors::of(ttft) }
+    }
+}
+
+/// Rows that belong together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Partition {
+    /// By what: backend, system, model or precision.
+    pub by: &'static str,
+    /// Its value.
+    pub key: String,
+    /// Measurements.
+    pub measured: usize,
+    /// Their errors.
+    #[serde(flatten)]
+    pub errors: Both,
+}
+
+/// Why measurements have no prediction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Uncovered {
+    /// Engine, accelerator, model and precision.
+    pub key: String,
+    /// Measurements.
+    pub n: usize,
+    /// What was said of the first.
+    pub why: String,
+}
+
+/// Errors over a file of measured deployments. Aggregated ones only; the others stand apart.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PointsReport {
+    /// Aggregated measurements.
+    pub measured: usize,
+    /// Of those, predicted.
+    pub predicted: usize,
+    /// Rows with separate prefill and decode workers.
+    pub disaggregated: usize,
+    /// All errors.
+    pub overall: Both,
+    /// The same by backend, system, model and precision.
+    pub partitions: Vec<Partition>,
+    /// What was not predicted.
+    pub uncovered: Vec<Uncovered>,
+}
+
+impl PointsReport {
+    /// Of all outcomes.
+    pub fn new(outcomes: &[Outcome]) -> PointsReport {
+        let aggregated: Vec<&Outcome> =
+            outcomes.iter().filter(|outcome| !outcome.point.disaggregated).collect();
+        let mut partitions = Vec::new();
+        let ways: [(&'static str, fn(&Outcome) -> String); 4] = [
+            ("backend", |outcome| outcome.point.backend.clone()),
+            ("system", |outcome| outcome.point.system.clone()),
+            ("model", |outcome| outcome.point.model.clone()),
+            ("precision", |outcome| outcome.point.precision.clone()),
+        ];
+        for (by, key) in ways {
+            let mut groups: BTreeMap<String, Vec<&Outcome>> = BTreeMap::new();
+            for &outcome in &aggregated {
+                groups.entry(key(outcome)).or_default().push(outcome);
+            }
+            partitions.extend(groups.into_iter().map(|(key, group)| Partition {
+                by,
+                measured: group.len(),
+                errors: Both::of(group.into_iter()),
+                key: if key.is_empty() { "as the checkpoint".into() } else { key },
+            }));
+        }
+        let mut uncovered: BTreeMap<String, (usize, String)> = BTreeMap::new();
+        for outcome in &aggregated {
+            if let Err(why) = &outcome.predicted {
+                let point = &outcome.point;
+                let key = format!("{} {} {} {}", point.backend, point.system, point.model, point.precision);
+                uncovered.entry(key).or_insert_with(|| (0, why.clone())).0 += 1;
+            }
+        }
+        PointsReport {
+            measured: aggregated.len(),
+            predicted: aggregated.iter().filter(|outcome| outcome.predicted.is_ok()).count(),
+            disaggregated: outcomes.len() - aggregated.len(),
+            overall: Both::of(aggregated.iter().copied()),
+            partitions,
+            uncovered: uncovered.into_iter().map(|(key, (n, why))| Uncovered { key, n, why }).collect(),
+        }
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let percent = |value: f64| format!("{value:.1}");
+        let row = |by: &str, key: &str, measured: usize, errors: &Both| {
+            let one = |errors: &Errors| {
+                [
+                    percent(errors.median_abs_pct),
+                    percent(errors.mean_abs_pct),
+                    percent(errors.median_signed_pct),
+                ]
+            };
+            let mut cells = vec![format!("{by} {key}"), measured.to_string(), errors.tpot.n.to_string()];
+            cells.extend(one(&errors.tpot));
+            cells.extend(one(&errors.ttft));
+            cells
+        };
+        let mut rows = vec![row("all", "", self.measured, &self.overall)];
+        rows.extend(self.partitions.iter().map(|part| row(part.by, &part.key, part.measured, &part.errors)));
+        let header = ["", "rows", "told", "TPOT |%|", "mean |%|", "±%", "TTFT |%|", "mean |%|", "±%"];
+        let mut text = windtunnel_report::columns(&header, &rows);
+        for uncovered in &self.uncovered {
+            text += &format!("\nnot covered: {} rows of {}: {}", uncovered.n, uncovered.key, uncovered.why);
+        }
+        text + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_of_what_was_measured() {
+        let errors = Errors::of(vec![-10.0, 20.0, 30.0]);
+        assert_eq!((errors.n, errors.median_abs_pct, errors.mean_abs_pct), (3, 20.0, 20.0));
+        assert_eq!(errors.median_signed_pct, 20.0);
+        assert_eq!(Errors::of(vec![1.0, 2.0]).median_abs_pct, 1.5);
+    }
+}
