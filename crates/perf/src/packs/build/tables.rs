@@ -119,7 +119,7 @@ pub(super) const SPECS: &[Spec] = &[
         keys: "dtype,kv_dtype,gemm_dtype,heads,batch",
         axis: "tokens",
         columns: MODULE,
-        kernel_fields: Some(3),
+        kernel_fields: None,
         unit: 1e3,
         place: |c, row| {
             if c.number("step", row).unwrap_or(0) > 0 {
@@ -135,7 +135,7 @@ pub(super) const SPECS: &[Spec] = &[
         keys: "dtype,kv_dtype,gemm_dtype,heads,batch",
         axis: "context",
         columns: MODULE,
-        kernel_fields: Some(3),
+        kernel_fields: None,
         unit: 1e3,
         place: |c, row| Some((module(c, row)?, c.number("isl", row)? + c.number("step", row)?)),
     },
