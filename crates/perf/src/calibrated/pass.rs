@@ -32,6 +32,16 @@ impl Constants {
     pub const NONE: Constants = Constants { pass_us: 0.0, gpu_scale: 1.0, communication_scale: 1.0 };
 }
 
+/// Speculative decoding as a mean: a decode computes its token and so many drafted ones, and gives so many on
+/// average.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draft {
+    /// Tokens drafted, by as many layers more.
+    pub tokens: u32,
+    /// Tokens that a pass gives on average, from 1 to one more than are drafted.
+    pub given: f64,
+}
+
 /// Attention of prefill over the context.
 #[derive(Clone, Debug, PartialEq)]
 struct Context {
@@ -62,6 +72,8 @@ pub struct PassModel {
     generation: Surface,
     early_launch: f64,
     constants: Constants,
+    draft: Option<Draft>,
+    layers: f64,
     largest_tokens: f64,
     /// Where its figures come from.
     uses: Vec<Use>,
@@ -96,6 +108,8 @@ impl PassModel {
             generation,
             early_launch: early_launch(cell),
             constants,
+            draft: None,
+            layers: f64::from(cell.model.layers.max(1)),
             largest_tokens: all.prefill.largest(),
             uses: sources.take_uses(),
             whose: sources.name().map_or_else(
@@ -104,6 +118,12 @@ impl PassModel {
             ),
             keeps_less: cell.model.window.is_some() || cell.model.linear.is_some(),
         })
+    }
+
+    /// The same with speculative decoding: a pass is charged to each of the tokens that it gives.
+    pub fn with_draft(mut self, draft: Draft) -> PassModel {
+        self.draft = Some(draft);
+        self
     }
 
     /// Where the figures come from.
@@ -137,10 +157,29 @@ impl PassModel {
     /// Milliseconds of a pass of these chunks and decodes, and whether it lies within what was measured.
     #[inline]
     pub fn pass_ms(&self, chunks: &[Chunk], decode: &DecodeSet) -> (f64, bool) {
+        match self.draft {
+            Some(draft) if decode.count > 0 => self.drafted_ms(chunks, decode, draft),
+            _ => self.plain_ms(chunks, decode, 1),
+        }
+    }
+
+    /// A pass that gives several tokens of a sequence, as a pass of one: what decodes add to it is shared by
+    /// the tokens that they give.
+    fn drafted_ms(&self, chunks: &[Chunk], decode: &DecodeSet, draft: Draft) -> (f64, bool) {
+        let (all, inside) = self.plain_ms(chunks, decode, u64::from(draft.tokens) + 1);
+        let more_layers = 1.0 + f64::from(draft.tokens) / self.layers;
+        let (alone, _) =
+            if chunks.is_empty() { (0.0, true) } else { self.plain_ms(chunks, &DecodeSet::default(), 1) };
+        (alone + (all - alone).max(0.0) * more_layers / draft.given, inside)
+    }
+
+    /// A pass in which every decode computes `each` tokens.
+    #[inline]
+    fn plain_ms(&self, chunks: &[Chunk], decode: &DecodeSet, each: u64) -> (f64, bool) {
         let mut inside = true;
         let mut us = 0.0;
-        let mut tokens = decode.count;
-        let mut sequences = decode.count;
+        let mut tokens = decode.count * each;
+        let mut sequences = tokens;
         if chunks.is_empty() {
             us += self.decode.at(tokens) * self.early_launch;
         } else {
