@@ -23,7 +23,9 @@ impl Constants {
     /// Those of an engine, fitted to measured deployments (docs/accuracy.md).
     pub fn of(engine: Engine) -> Constants {
         let pass_us = match engine {
-            Engine::Vllm | Engine::Sglang | Engine::Trtllm => 0.0,
+            Engine::Vllm => 1000.0,
+            Engine::Sglang => 2000.0,
+            Engine::Trtllm => 250.0,
         };
         Constants { pass_us, ..Constants::NONE }
     }
