@@ -69,6 +69,10 @@ enum ContextLaw {
 pub struct PassModel {
     prefill: Line,
     decode: Line,
+    /// Layers of experts that several ranks share, in a pass with prefill and one of decodes, by the tokens of
+    /// all ranks, divided by their number.
+    shared: Option<(Line, Line)>,
+    ranks: u64,
     output: Line,
     context: Vec<Context>,
     generation: Surface,
@@ -105,6 +109,8 @@ impl PassModel {
         Ok(PassModel {
             prefill: all.prefill.line(),
             decode: all.decode.line(),
+            shared: all.shared.map(|(prefill, decode)| (prefill.line(), decode.line())),
+            ranks: u64::from(cell.attention_data.max(1)),
             output: all.output.line(),
             context,
             generation,
@@ -182,6 +188,8 @@ impl PassModel {
         let mut us = 0.0;
         let mut tokens = decode.count * each;
         let mut sequences = tokens;
+        let mut prefills = false;
+        let decodes = tokens;
         if chunks.is_empty() {
             us += self.decode.at(tokens) * self.early_launch;
         } else {
@@ -189,7 +197,8 @@ impl PassModel {
             let new: u64 = chunks.iter().map(|chunk| u64::from(chunk.new_tokens)).sum();
             tokens += new;
             sequences += count;
-            us += if new > 0 { self.prefill.at(tokens) } else { self.decode.at(tokens) * self.early_launch };
+            prefills = new > 0;
+            us += if prefills { self.prefill.at(tokens) } else { self.decode.at(tokens) * self.early_launch };
             for chunk in chunks.iter().filter(|chunk| chunk.new_tokens > 0) {
                 let (part, within) = self.chunk_us(*chunk, count as i64 as f64);
                 us += part;
@@ -198,6 +207,11 @@ impl PassModel {
         }
         if tokens == 0 {
             return (0.0, true);
+        }
+        if let Some((prefill, decode)) = &self.shared {
+            // The other ranks decode as many sequences; that they prefill at the same time is the exception.
+            let of_all = (tokens - decodes + decodes * self.ranks).div_ceil(self.ranks);
+            us += if prefills { prefill.at(of_all) } else { decode.at(of_all) * self.early_launch };
         }
         us += self.output.at(sequences);
         if decode.count > 0 {
