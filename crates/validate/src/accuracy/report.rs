@@ -63,6 +63,9 @@ impl Both {
     }
 }
 
+/// What rows are put together by, and its value of a row.
+type Way = (&'static str, fn(&Outcome) -> String);
+
 /// Rows that belong together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Partition {
@@ -111,7 +114,7 @@ impl PointsReport {
         let aggregated: Vec<&Outcome> =
             outcomes.iter().filter(|outcome| !outcome.point.disaggregated).collect();
         let mut partitions = Vec::new();
-        let ways: [(&'static str, fn(&Outcome) -> String); 4] = [
+        let ways: [Way; 4] = [
             ("backend", |outcome| outcome.point.backend.clone()),
             ("system", |outcome| outcome.point.system.clone()),
             ("model", |outcome| outcome.point.model.clone()),
