@@ -3,13 +3,20 @@
 use crate::args::Accuracy;
 use crate::exit::Failure;
 use crate::models::{json, write};
+use crate::signals::interrupt_flag;
 use serde::Serialize;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use windtunnel_validate::accuracy::points;
+use windtunnel_validate::accuracy::report::PointsReport;
+use windtunnel_validate::accuracy::run::{Outcome, Tried, predict};
 use windtunnel_validate::accuracy::{CapacityReport, Errors, capacities};
 
 /// All that was compared; what was not asked for is left out.
 #[derive(Debug, Serialize)]
 struct Comparison {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    points: Option<PointsReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<CapacityReport>,
 }
@@ -17,14 +24,16 @@ struct Comparison {
 /// Runs the command.
 pub fn run(arguments: &Accuracy) -> Result<(), Failure> {
     let capacity = arguments.capacity.as_deref().map(capacities).transpose().map_err(Failure::input)?;
-    let comparison = Comparison { capacity };
+    let points = arguments.points.as_deref().map(|file| predicted(file, arguments)).transpose()?;
+    let comparison = Comparison { points, capacity };
     if let Some(document) = &arguments.update {
         update(document, &comparison)?;
     }
     if arguments.json {
         return write(&json(&comparison)?);
     }
-    let text: Vec<String> = comparison.capacity.iter().map(capacity_text).collect();
+    let points = comparison.points.iter().map(PointsReport::table);
+    let text: Vec<String> = points.chain(comparison.capacity.iter().map(capacity_text)).collect();
     write(&text.join("\n"))
 }
 
@@ -88,4 +97,56 @@ fn markdown(header: &[&str], rows: &[Vec<String>]) -> String {
         text += &line(row.iter().map(String::as_str).collect());
     }
     text
+}
+
+/// The errors of the predictions of a file of measured deployments.
+fn predicted(file: &Path, arguments: &Accuracy) -> Result<PointsReport, Failure> {
+    let tried = Tried {
+        pass_us: arguments.pass_us,
+        gpu_scale: arguments.gpu_scale,
+        communication_scale: arguments.communication_scale,
+    };
+    let outcomes = outcomes(file, arguments, tried)?;
+    if let Some(path) = &arguments.rows {
+        let rows: String = outcomes.iter().map(|outcome| outcome.csv_row() + "\n").collect();
+        let text = format!("{}\n{rows}", Outcome::CSV_HEADER);
+        std::fs::write(path, text).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?;
+    }
+    Ok(PointsReport::new(&outcomes))
+}
+
+/// Predicts every measurement, on all cores; the order is that of the file.
+fn outcomes(file: &Path, arguments: &Accuracy, tried: Tried) -> Result<Vec<Outcome>, Failure> {
+    let mut measured = points::read(file).map_err(Failure::input)?;
+    if let Some(every) = arguments.every {
+        measured = measured.into_iter().step_by(every as usize).collect();
+    }
+    let interrupt = interrupt_flag()?;
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let threads = arguments.threads.map_or(cores, |threads| threads as usize).min(measured.len().max(1));
+    let next = AtomicUsize::new(0);
+    let mut done: Vec<(usize, Outcome)> = std::thread::scope(|scope| {
+        let work = || {
+            let mut own = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(point) = measured.get(at).filter(|_| !interrupt.load(Ordering::Relaxed)) else {
+                    break;
+                };
+                own.push((at, predict(point, tried, interrupt.clone())));
+            }
+            own
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        // invariant: a prediction does not panic; if one did, its panic goes on here
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
+            .collect()
+    });
+    if interrupt.load(Ordering::Relaxed) {
+        return Err(Failure::Interrupted);
+    }
+    done.sort_by_key(|(at, _)| *at);
+    Ok(done.into_iter().map(|(_, outcome)| outcome).collect())
 }

@@ -217,7 +217,7 @@ pub enum FittedLaw {
 
 /// Arguments of `accuracy`.
 #[derive(Debug, Args)]
-#[group(id = "measurements", required = true, multiple = true, args = ["capacity"])]
+#[group(id = "measurements", required = true, multiple = true, args = ["points", "capacity"])]
 pub struct Accuracy {
     /// Measured KV capacities of TensorRT-LLM (CSV: system, model, tp, isl, osl, free_gpu_memory_fraction,
     /// max_concurrent_sequences)
@@ -229,6 +229,27 @@ pub struct Accuracy {
     /// Replace the tables of this document by the new ones
     #[arg(long, value_name = "FILE")]
     pub update: Option<PathBuf>,
+    /// Measured deployments (CSV with the columns of aiconfigurator-core's silicon_sample.csv, may be gzipped)
+    #[arg(long, value_name = "FILE")]
+    pub points: Option<PathBuf>,
+    /// Also write one line for each deployment, with both predictions, to this CSV file
+    #[arg(long, value_name = "FILE", requires = "points")]
+    pub rows: Option<PathBuf>,
+    /// Every Nth deployment only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "points")]
+    pub every: Option<u32>,
+    /// timing.pass_us in place of the engine's
+    #[arg(long, value_name = "US", requires = "points")]
+    pub pass_us: Option<f64>,
+    /// timing.gpu_scale in place of the engine's
+    #[arg(long, value_name = "FACTOR", requires = "points")]
+    pub gpu_scale: Option<f64>,
+    /// timing.communication_scale in place of the engine's
+    #[arg(long, value_name = "FACTOR", requires = "points")]
+    pub communication_scale: Option<f64>,
+    /// Threads; all cores if not given. The results are the same to the byte
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), requires = "points")]
+    pub threads: Option<u32>,
 }
 
 /// What standard output shows.

@@ -48,8 +48,14 @@ fn what_is_left_out_has_its_default() {
         ..vllm::Config::new(1024, 64, NO_CONTEXT_LIMIT)
     };
     assert_eq!(deployment.engine, RankConfig::Vllm(engine));
-    let source =
-        Synthetic { input_tokens: 1024, output_tokens: 128, requests: 100, arrivals: Arrivals::AtOnce };
+    let source = Synthetic {
+        input_tokens: 1024,
+        output_tokens: 128,
+        shortest_share: None,
+        length_seed: 42,
+        requests: 100,
+        arrivals: Arrivals::AtOnce,
+    };
     assert_eq!(experiment.workload.source, WorkloadSource::Synthetic(source));
     assert_eq!(experiment.workload.pace, Pace::Concurrency(NonZeroU32::new(10).unwrap()));
     assert_eq!((experiment.workload.max_virtual_time, experiment.sla), (None, None));

@@ -62,7 +62,9 @@ impl WorkloadSource {
     /// A setting without meaning, or a file that cannot be opened.
     pub fn open(&self) -> Result<Source, TrafficError> {
         let (inner, limit) = match self {
-            WorkloadSource::Synthetic(plan) => (Inner::Synthetic(SyntheticStream::new(plan)?), None),
+            WorkloadSource::Synthetic(plan) => {
+                (Inner::Synthetic(Box::new(SyntheticStream::new(plan)?)), None)
+            }
             WorkloadSource::Trace(file) => (file.open()?, file.limit),
             WorkloadSource::Given(requests) => (Inner::Given(requests.clone(), 0), None),
         };
@@ -100,7 +102,7 @@ pub struct Source {
 
 #[derive(Debug)]
 enum Inner {
-    Synthetic(SyntheticStream),
+    Synthetic(Box<SyntheticStream>),
     Mooncake(Box<MooncakeStream>),
     Requests(Box<RequestStream>),
     /// All of them, and how many came already.

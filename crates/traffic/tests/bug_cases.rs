@@ -119,7 +119,14 @@ fn l7_a_workload_without_horizon_ends() {
         Arrivals::Constant { requests_per_second: rate },
         Arrivals::Poisson { requests_per_second: rate, seed: 1 },
     ] {
-        let plan = Synthetic { input_tokens: 1, output_tokens: 1, requests: 5, arrivals };
+        let plan = Synthetic {
+            input_tokens: 1,
+            output_tokens: 1,
+            shortest_share: None,
+            length_seed: 42,
+            requests: 5,
+            arrivals,
+        };
         let mut stream = WorkloadSource::Synthetic(plan).open().unwrap();
         assert_eq!(stream.by_ref().take(100).filter(Result::is_ok).count(), 5);
         assert!(stream.next().is_none());
@@ -132,7 +139,14 @@ fn l7_a_workload_without_horizon_ends() {
 #[test]
 fn l8_seven_point_three_a_second_for_ten_seconds_are_73_requests() {
     let arrivals = Arrivals::Constant { requests_per_second: 7.3 };
-    let plan = Synthetic { input_tokens: 1, output_tokens: 1, requests: 81, arrivals };
+    let plan = Synthetic {
+        input_tokens: 1,
+        output_tokens: 1,
+        shortest_share: None,
+        length_seed: 42,
+        requests: 81,
+        arrivals,
+    };
     let stream = WorkloadSource::Synthetic(plan).open().unwrap();
     let times: Vec<f64> = stream.map(|arrival| arrival.unwrap().at.as_seconds()).collect();
     assert_eq!(times.iter().filter(|&&seconds| seconds < 10.0).count(), 73);

@@ -4,9 +4,16 @@ use windtunnel_engine::Content;
 use windtunnel_traffic::{Arrival, Arrivals, Synthetic, TrafficError, WorkloadSource};
 
 fn workload(requests: u64, arrivals: Arrivals) -> Result<Vec<Arrival>, TrafficError> {
-    WorkloadSource::Synthetic(Synthetic { input_tokens: 1024, output_tokens: 128, requests, arrivals })
-        .open()?
-        .collect()
+    WorkloadSource::Synthetic(Synthetic {
+        input_tokens: 1024,
+        output_tokens: 128,
+        shortest_share: None,
+        length_seed: 42,
+        requests,
+        arrivals,
+    })
+    .open()?
+    .collect()
 }
 
 fn times(requests: u64, arrivals: Arrivals) -> Vec<u64> {
@@ -63,7 +70,14 @@ fn poisson_gaps_have_the_mean_and_deviation_of_an_exponential() {
 #[test]
 fn settings_without_meaning_are_refused() {
     let refusal = |plan: Synthetic| WorkloadSource::Synthetic(plan).open().unwrap_err().to_string();
-    let plan = Synthetic { input_tokens: 8, output_tokens: 4, requests: 2, arrivals: Arrivals::AtOnce };
+    let plan = Synthetic {
+        input_tokens: 8,
+        output_tokens: 4,
+        shortest_share: None,
+        length_seed: 42,
+        requests: 2,
+        arrivals: Arrivals::AtOnce,
+    };
     assert_eq!(
         refusal(Synthetic { input_tokens: 0, ..plan.clone() }),
         "input_tokens: 0 must be from 1 to 16777216"

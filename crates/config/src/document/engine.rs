@@ -703,6 +703,15 @@ pub(crate) struct Timing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub communication_scale: Option<f64>,
+    /// Speculative decoding as a mean: tokens that a pass drafts for each decode. Needs tokens_per_pass.
+    /// Default only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16))]
+    pub draft_tokens: Option<u32>,
+    /// Tokens that such a pass gives on average, up to one more than are drafted. Needs draft_tokens. Default only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 17))]
+    pub tokens_per_pass: Option<f64>,
     /// How the prefill and decode parts of a pass are put together: mixed for default, linear and table
     /// timing under native semantics, else sum.
     #[serde(default)]
@@ -733,6 +742,8 @@ impl Default for Timing {
             pass_us: None,
             gpu_scale: None,
             communication_scale: None,
+            draft_tokens: None,
+            tokens_per_pass: None,
             composition: None,
             speedup_ratio: 1.0,
             decode_speedup_ratio: 1.0,

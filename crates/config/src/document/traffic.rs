@@ -40,6 +40,14 @@ pub(crate) struct Source {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub output_tokens: Option<u32>,
+    /// Lengths are drawn evenly from this share of input_tokens and output_tokens to all of it; 1, all of one
+    /// length, if not given. Synthetic only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub shortest_share: Option<f64>,
+    /// Seed of the drawn lengths, 42 if not given. Synthetic with a shortest_share only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length_seed: Option<u64>,
     /// The file, one path, looked for beside the configuration file and then in the working directory.
     /// Plain or gzip. Trace only, and needed there.
     #[serde(skip_serializing_if = "Option::is_none")]

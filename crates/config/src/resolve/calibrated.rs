@@ -7,7 +7,7 @@ use super::{Findings, model};
 use crate::document::Backend;
 use std::path::Path;
 use windtunnel_perf::calibrated::{
-    Architecture, Cell, Constants, Engine as Measured, OpenError, PassModel, Sources, Types,
+    Architecture, Cell, Constants, Draft, Engine as Measured, OpenError, PassModel, Sources, Types,
 };
 use windtunnel_perf::models::{Dtype, ModelDescription};
 use windtunnel_perf::packs::Store;
@@ -44,13 +44,39 @@ pub(super) fn pass_model(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
     };
     let cell = cell(keys, &model, engine, sources.gpu.sm, findings)?;
     match PassModel::compile(&sources, &cell, constants) {
-        Ok(model) => Some(model),
+        Ok(model) => drafted(model, keys, findings),
         Err(error) => {
             let path = format!("{TIMING}.type");
             let message = format!(
                 "got \"default\"; {error}. timing.allow_roofline: true estimates what is not measured"
             );
             findings.problem(&path, message);
+            None
+        }
+    }
+}
+
+/// With speculative decoding, if it is asked for.
+fn drafted(model: PassModel, keys: &RoleKeys, findings: &mut Findings) -> Option<PassModel> {
+    let timing = &keys.worker.timing;
+    let path = |key: &str| format!("{TIMING}.{key}");
+    match (timing.draft_tokens, timing.tokens_per_pass) {
+        (None, None) => Some(model),
+        (Some(tokens), Some(given)) if given <= f64::from(tokens) + 1.0 => {
+            Some(model.with_draft(Draft { tokens, given }))
+        }
+        (Some(tokens), Some(_)) => {
+            let got = findings.shown(&path("tokens_per_pass"), "");
+            let message = format!("got {got}; allowed is at most one more than the {tokens} draft_tokens");
+            findings.problem(&path("tokens_per_pass"), message);
+            None
+        }
+        (Some(_), None) => {
+            findings.problem(&path("tokens_per_pass"), "missing; draft_tokens needs it");
+            None
+        }
+        (None, Some(_)) => {
+            findings.problem(&path("draft_tokens"), "missing; tokens_per_pass needs it");
             None
         }
     }

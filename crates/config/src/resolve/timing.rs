@@ -105,6 +105,8 @@ fn law(
         ("pass_us", keys.pass_us.is_some()),
         ("gpu_scale", keys.gpu_scale.is_some()),
         ("communication_scale", keys.communication_scale.is_some()),
+        ("draft_tokens", keys.draft_tokens.is_some()),
+        ("tokens_per_pass", keys.tokens_per_pass.is_some()),
     ];
     for (key, given) in own {
         let given = given && keys.kind != TimingType::Default;

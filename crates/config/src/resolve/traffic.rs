@@ -68,6 +68,16 @@ fn synthetic(keys: &mut Traffic, findings: &mut Findings) -> Option<Workload> {
     }
     let input_tokens = *source.input_tokens.get_or_insert(1024);
     let output_tokens = *source.output_tokens.get_or_insert(128);
+    let shortest_share = source.shortest_share.filter(|share| *share < 1.0);
+    if shortest_share.is_none() && source.length_seed.is_some() {
+        let got = findings.shown(&format!("{SOURCE}.length_seed"), "");
+        let message = format!("got {got}; without a shortest_share below 1 no length is drawn");
+        findings.problem(&format!("{SOURCE}.length_seed"), message);
+    }
+    let length_seed = source.length_seed.unwrap_or(42);
+    if shortest_share.is_some() {
+        source.length_seed = Some(length_seed);
+    }
     let requests = requests(keys, findings)?;
     let rate = keys.load.requests_per_second;
     let (arrivals, pace) = match keys.load.kind {
@@ -82,7 +92,7 @@ fn synthetic(keys: &mut Traffic, findings: &mut Findings) -> Option<Workload> {
         }
         LoadType::TraceTimestamps => return None,
     };
-    let plan = Synthetic { input_tokens, output_tokens, requests, arrivals };
+    let plan = Synthetic { input_tokens, output_tokens, shortest_share, length_seed, requests, arrivals };
     Some(Workload { source: WorkloadSource::Synthetic(plan), pace, max_virtual_time: None })
 }
 
@@ -142,6 +152,8 @@ fn trace(keys: &mut Traffic, folder: &Path, findings: &mut Findings) -> Option<W
     for (path, given) in [
         (format!("{SOURCE}.input_tokens"), source.input_tokens.is_some()),
         (format!("{SOURCE}.output_tokens"), source.output_tokens.is_some()),
+        (format!("{SOURCE}.shortest_share"), source.shortest_share.is_some()),
+        (format!("{SOURCE}.length_seed"), source.length_seed.is_some()),
     ] {
         findings.foreign(&path, given, "source.type synthetic", here);
     }

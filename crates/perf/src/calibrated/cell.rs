@@ -101,7 +101,8 @@ pub struct ExpertLayers {
 /// Types of numbers, by the names that the measurements have for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Types {
-    /// Of matrix products: bfloat16, fp8, fp8_block, nvfp4 …
+    /// Of matrix products: bfloat16, fp8, fp8_static (the scales of the activations are known before), fp8_block,
+    /// nvfp4 …
     pub gemm: String,
     /// Of experts: the same, int4_wo, w4a16_mxfp4 …
     pub experts: String,
@@ -155,7 +156,7 @@ impl Cell {
 /// Bytes of a number, and bits of the units that multiply it, by the name of its type.
 pub(super) fn bytes_and_bits(dtype: &str) -> (f64, u32) {
     match dtype {
-        "fp8" | "fp8_block" | "int8" | "sq" => (1.0, 8),
+        "fp8" | "fp8_static" | "fp8_block" | "int8" | "sq" => (1.0, 8),
         "int8_wo" => (1.0, 16),
         "nvfp4" => (0.5625, 4),
         "w4a8_mxfp4_mxfp8" | "w4a8_mxfp4_mxfp8_trtllm" => (0.53125, 8),

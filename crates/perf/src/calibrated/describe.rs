@@ -76,6 +76,8 @@ impl Types {
             weights.map_or(WeightFormat::of(model.dtype), |weights| weights.format)
         };
         let dense = |format: WeightFormat| match format {
+            // TensorRT-LLM serves checkpoints of ModelOpt, which bring the scales of the activations.
+            WeightFormat::Fp8 if engine == Engine::Trtllm => "fp8_static",
             WeightFormat::Fp8 => "fp8",
             WeightFormat::Fp8Block => "fp8_block",
             WeightFormat::Nvfp4 => "nvfp4",
@@ -91,6 +93,8 @@ impl Types {
             WeightFormat::Mxfp4 if sm >= 100 && engine != Engine::Sglang => "w4a8_mxfp4_mxfp8",
             WeightFormat::Mxfp4 if sm >= 100 => "w4a8_mxfp4_mxfp8_trtllm",
             WeightFormat::Mxfp4 => "w4a16_mxfp4",
+            // Kernels of experts scale inside.
+            WeightFormat::Fp8 => "fp8",
             other => dense(other),
         };
         let has = |part: Part| model.weights.iter().any(|weights| weights.part == part);

@@ -88,6 +88,9 @@ pub(super) struct Layers {
     pub(super) prefill: Sum,
     /// Of a pass of decodes, whose graph runs what is independent at once.
     pub(super) decode: Sum,
+    /// The layers with experts of both, where several ranks share these, by the tokens of all ranks, divided by
+    /// the number of ranks.
+    pub(super) shared: Option<(Sum, Sum)>,
     /// The output layer, by sequences.
     pub(super) output: Sum,
 }
@@ -113,7 +116,7 @@ pub(super) fn layers(sources: &Sources, cell: &Cell, communication_scale: f64) -
             sum.all_of(dense, gated(sources, cell, model.intermediate, &cell.types.gemm)?);
             sum.exchanges(2.0 * dense, reduce()?);
         }
-        if with_experts > 0 {
+        if with_experts > 0 && cell.attention_data == 1 {
             sum.all_of(f64::from(with_experts), experts(sources, cell, decode, communication_scale)?);
         }
         if cell.pipeline > 1 {
@@ -122,9 +125,20 @@ pub(super) fn layers(sources: &Sources, cell: &Cell, communication_scale: f64) -
         }
         Ok(sum)
     };
+    let with_experts = model.experts.map_or(0, |experts| experts.layers);
+    let shared = |decode: bool| -> Result<Sum, Uncovered> {
+        let mut sum = Sum::default();
+        sum.all_of(f64::from(with_experts), experts(sources, cell, decode, communication_scale)?);
+        Ok(sum)
+    };
+    let shared = if with_experts > 0 && cell.attention_data > 1 {
+        Some((shared(false)?, shared(true)?))
+    } else {
+        None
+    };
     let mut output = Sum::default();
     output.product(1.0, sources.gemm("bfloat16", model.vocabulary / cell.tensor, model.hidden)?);
-    Ok(Layers { prefill: one(false)?, decode: one(true)?, output })
+    Ok(Layers { prefill: one(false)?, decode: one(true)?, shared, output })
 }
 
 /// The projections of all layers.

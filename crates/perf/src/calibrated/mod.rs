@@ -17,7 +17,7 @@ mod sources;
 mod surface;
 
 pub use cell::{Architecture, AttentionKind, Cell, Engine, ExpertLayers, LinearLayers, Types};
-pub use pass::{Constants, PassModel};
+pub use pass::{Constants, Draft, PassModel};
 pub use sources::{How, OpenError, Sources, Use};
 
 use thiserror::Error;

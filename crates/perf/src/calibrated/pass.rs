@@ -25,13 +25,23 @@ impl Constants {
         let pass_us = match engine {
             Engine::Vllm => 1000.0,
             Engine::Sglang => 2000.0,
-            Engine::Trtllm => 0.0,
+            Engine::Trtllm => 250.0,
         };
         Constants { pass_us, ..Constants::NONE }
     }
 
     /// The operations as they were measured, and nothing else.
     pub const NONE: Constants = Constants { pass_us: 0.0, gpu_scale: 1.0, communication_scale: 1.0 };
+}
+
+/// Speculative decoding as a mean: a decode computes its token and so many drafted ones, and gives so many on
+/// average.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draft {
+    /// Tokens drafted, by as many layers more.
+    pub tokens: u32,
+    /// Tokens that a pass gives on average, from 1 to one more than are drafted.
+    pub given: f64,
 }
 
 /// Attention of prefill over the context.
@@ -59,11 +69,17 @@ enum ContextLaw {
 pub struct PassModel {
     prefill: Line,
     decode: Line,
+    /// Layers of experts that several ranks share, in a pass with prefill and one of decodes, by the tokens of
+    /// all ranks, divided by their number.
+    shared: Option<(Line, Line)>,
+    ranks: u64,
     output: Line,
     context: Vec<Context>,
     generation: Surface,
     early_launch: f64,
     constants: Constants,
+    draft: Option<Draft>,
+    layers: f64,
     largest_tokens: f64,
     /// Where its figures come from.
     uses: Vec<Use>,
@@ -93,11 +109,15 @@ impl PassModel {
         Ok(PassModel {
             prefill: all.prefill.line(),
             decode: all.decode.line(),
+            shared: all.shared.map(|(prefill, decode)| (prefill.line(), decode.line())),
+            ranks: u64::from(cell.attention_data.max(1)),
             output: all.output.line(),
             context,
             generation,
             early_launch: early_launch(cell),
             constants,
+            draft: None,
+            layers: f64::from(cell.model.layers.max(1)),
             largest_tokens: all.prefill.largest(),
             uses: sources.take_uses(),
             whose: sources.name().map_or_else(
@@ -106,6 +126,12 @@ impl PassModel {
             ),
             keeps_less: cell.model.window.is_some() || cell.model.linear.is_some(),
         })
+    }
+
+    /// The same with speculative decoding: a pass is charged to each of the tokens that it gives.
+    pub fn with_draft(mut self, draft: Draft) -> PassModel {
+        self.draft = Some(draft);
+        self
     }
 
     /// Where the figures come from.
@@ -139,10 +165,31 @@ impl PassModel {
     /// Milliseconds of a pass of these chunks and decodes, and whether it lies within what was measured.
     #[inline]
     pub fn pass_ms(&self, chunks: &[Chunk], decode: &DecodeSet) -> (f64, bool) {
+        match self.draft {
+            Some(draft) if decode.count > 0 => self.drafted_ms(chunks, decode, draft),
+            _ => self.plain_ms(chunks, decode, 1),
+        }
+    }
+
+    /// A pass that gives several tokens of a sequence, as a pass of one: what decodes add to it is shared by
+    /// the tokens that they give.
+    fn drafted_ms(&self, chunks: &[Chunk], decode: &DecodeSet, draft: Draft) -> (f64, bool) {
+        let (all, inside) = self.plain_ms(chunks, decode, u64::from(draft.tokens) + 1);
+        let more_layers = 1.0 + f64::from(draft.tokens) / self.layers;
+        let (alone, _) =
+            if chunks.is_empty() { (0.0, true) } else { self.plain_ms(chunks, &DecodeSet::default(), 1) };
+        (alone + (all - alone).max(0.0) * more_layers / draft.given, inside)
+    }
+
+    /// A pass in which every decode computes `each` tokens.
+    #[inline]
+    fn plain_ms(&self, chunks: &[Chunk], decode: &DecodeSet, each: u64) -> (f64, bool) {
         let mut inside = true;
         let mut us = 0.0;
-        let mut tokens = decode.count;
-        let mut sequences = decode.count;
+        let mut tokens = decode.count * each;
+        let mut sequences = tokens;
+        let mut prefills = false;
+        let decodes = tokens;
         if chunks.is_empty() {
             us += self.decode.at(tokens) * self.early_launch;
         } else {
@@ -150,7 +197,8 @@ impl PassModel {
             let new: u64 = chunks.iter().map(|chunk| u64::from(chunk.new_tokens)).sum();
             tokens += new;
             sequences += count;
-            us += if new > 0 { self.prefill.at(tokens) } else { self.decode.at(tokens) * self.early_launch };
+            prefills = new > 0;
+            us += if prefills { self.prefill.at(tokens) } else { self.decode.at(tokens) * self.early_launch };
             for chunk in chunks.iter().filter(|chunk| chunk.new_tokens > 0) {
                 let (part, within) = self.chunk_us(*chunk, count as i64 as f64);
                 us += part;
@@ -159,6 +207,11 @@ impl PassModel {
         }
         if tokens == 0 {
             return (0.0, true);
+        }
+        if let Some((prefill, decode)) = &self.shared {
+            // The other ranks decode as many sequences; that they prefill at the same time is the exception.
+            let of_all = (tokens - decodes + decodes * self.ranks).div_ceil(self.ranks);
+            us += if prefills { prefill.at(of_all) } else { decode.at(of_all) * self.early_launch };
         }
         us += self.output.at(sequences);
         if decode.count > 0 {

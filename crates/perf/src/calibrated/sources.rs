@@ -222,6 +222,16 @@ impl Sources {
 
     /// The time of a matrix product by its rows.
     pub(super) fn gemm(&self, dtype: &str, n: u32, k: u32) -> Result<Product, Uncovered> {
+        if dtype == "fp8_static" {
+            // Measured with the scaling of the activations, which is then a part of the kernel before.
+            let scaling = ["scale", "matrix"]
+                .iter()
+                .filter_map(|part| {
+                    self.curve("scaling of activations", "quantize", &format!("{part},fp8,{k}"))
+                })
+                .collect();
+            return Ok(Product { scaling, ..self.gemm("fp8", n, k)? });
+        }
         let key = format!("{dtype},{n},{k}");
         let product = |sites| Product {
             gpu: self.gpu.clone(),
@@ -229,6 +239,7 @@ impl Sources {
             n: f64::from(n),
             k: f64::from(k),
             sites,
+            scaling: Vec::new(),
         };
         if let Some(curve) = self.own_gemm(&key) {
             return Ok(product(Sites::Own(curve)));
@@ -464,6 +475,8 @@ pub(super) struct Product {
     n: f64,
     k: f64,
     sites: Sites,
+    /// What is in its times and is not part of it.
+    scaling: Vec<Curve>,
 }
 
 enum Sites {
@@ -479,6 +492,16 @@ const GEMM_TAIL: usize = 3;
 impl Product {
     /// Microseconds for `m` rows.
     pub(super) fn us(&self, m: f64) -> f64 {
+        let all = self.with_scaling(m);
+        if self.scaling.is_empty() {
+            return all;
+        }
+        let moved = |m: f64| m * self.k;
+        let scaling: f64 = self.scaling.iter().map(|curve| curve.at(m, &moved, 1)).sum();
+        (all - scaling).max(least_gemm(&self.gpu, &self.dtype, m, self.n, self.k))
+    }
+
+    fn with_scaling(&self, m: f64) -> f64 {
         let least = |m: f64, n: f64, k: f64| least_gemm(&self.gpu, &self.dtype, m, n, k);
         let own = least(m, self.n, self.k);
         match &self.sites {

@@ -1,8 +1,11 @@
 //! Predictions beside public measurements of real deployments: how far the one is from the other. Each kind of
-//! measurement has a file of its own here; what an error is, in `errors`, is the same for all.
+//! measurement has files of its own here (`capacity`; `points`, `run` and `report`); what an error is, in `errors`, is the same for all.
 
 mod capacity;
 mod errors;
+pub mod points;
+pub mod report;
+pub mod run;
 mod table;
 
 pub use capacity::{CapacityReport, CapacityRow, capacities};
