@@ -189,7 +189,8 @@ mod tests {
     #[test]
     fn measured_points_are_kept_and_squares_lie_on_straight_roots() {
         let surface = squares(true);
-        assert_eq!(surface.at(2.0, 64.0), 2.0 * 64.0 * 64.0);
+        // But for the last digits that go with a root.
+        assert!((surface.at(2.0, 64.0) / (2.0 * 64.0 * 64.0) - 1.0).abs() < 1e-12);
         assert!((surface.at(3.0, 100.0) - 3.0 * 1e4).abs() < 1e-6);
         // Straight times overshoot between 64 and 256: 16384·3/… is above 160².
         assert!(squares(false).at(1.0, 160.0) > 160.0 * 160.0);
