@@ -171,27 +171,29 @@ impl Law {
         match self {
             Law::Fixed(fixed) => fixed.decode_ms,
             Law::Linear(linear) => linear.ms(&Work::of_decodes(decode)),
-            Law::Table(table) => {
-                let (ms, inside) = table.ms(&Work::of_decodes(decode));
-                outside.note(inside, Outside::DECODE);
-                ms
-            }
-            Law::Calibrated(model) => {
-                let (ms, inside) = model.pass_ms(&[], decode);
-                outside.note(inside, Outside::DECODE);
-                ms
-            }
             Law::Polynomial(polynomial) => {
                 let x = (signed(decode.sum_context) / polynomial.capacity_tokens as f64).min(1.0);
                 (-25.74 * x * x + 54.01 * x + 5.74).max(1.0)
             }
+            Law::Profile(_) | Law::Table(_) | Law::Calibrated(_) => self.measured_decode_ms(decode, outside),
+        }
+    }
+
+    /// The decode term of a law that looks its times up. Apart, so that the formulas are small enough to stand where
+    /// they are asked for: once in every pass.
+    #[inline(never)]
+    fn measured_decode_ms(&self, decode: &DecodeSet, outside: &Outside) -> f64 {
+        let (ms, inside) = match self {
+            Law::Table(table) => table.ms(&Work::of_decodes(decode)),
+            Law::Calibrated(model) => model.pass_ms(&[], decode),
             Law::Profile(profile) => {
                 let mean = decode.sum_context / decode.count;
-                let (ms, inside) = profile.decode_ms(signed(decode.sum_context), signed(mean));
-                outside.note(inside, Outside::DECODE);
-                ms
+                profile.decode_ms(signed(decode.sum_context), signed(mean))
             }
-        }
+            Law::Fixed(_) | Law::Linear(_) | Law::Polynomial(_) => (self.decode_ms(decode, outside), true),
+        };
+        outside.note(inside, Outside::DECODE);
+        ms
     }
 }
 
@@ -211,28 +213,31 @@ impl Law {
     /// [is mixed](Law::is_mixed).
     #[inline]
     pub(crate) fn mixed_ms(&self, shape: &Shape, outside: &Outside) -> f64 {
-        if let Law::Calibrated(model) = self {
-            let (ms, inside) = model.pass_ms(shape.prefill, &shape.decode);
-            let part = if shape.prefill.is_empty() { Outside::DECODE } else { Outside::PREFILL };
-            outside.note(inside, part);
-            return ms;
-        }
-        let work = Work::of(shape);
-        if work.tokens == 0 {
-            return 0.0;
-        }
         match self {
-            Law::Linear(linear) => linear.ms(&work),
-            Law::Table(table) => {
-                let (ms, inside) = table.ms(&work);
-                let part = if work.tokens > shape.decode.count { Outside::PREFILL } else { Outside::DECODE };
-                outside.note(inside, part);
-                ms
-            }
-            Law::Fixed(_) | Law::Polynomial(_) | Law::Profile(_) | Law::Calibrated(_) => {
+            Law::Linear(linear) => match Work::of(shape) {
+                Work { tokens: 0, .. } => 0.0,
+                work => linear.ms(&work),
+            },
+            Law::Table(_) | Law::Calibrated(_) => self.measured_mixed_ms(shape, outside),
+            Law::Fixed(_) | Law::Polynomial(_) | Law::Profile(_) => {
                 self.prefill_ms(shape, outside) + self.decode_ms(&shape.decode, outside)
             }
         }
+    }
+
+    /// The whole pass of a law that looks its times up.
+    #[inline(never)]
+    fn measured_mixed_ms(&self, shape: &Shape, outside: &Outside) -> f64 {
+        let work = Work::of(shape);
+        let (prefills, (ms, inside)) = match self {
+            Law::Calibrated(model) => {
+                (!shape.prefill.is_empty(), model.pass_ms(shape.prefill, &shape.decode))
+            }
+            Law::Table(table) if work.tokens > 0 => (work.tokens > shape.decode.count, table.ms(&work)),
+            _ => (false, (0.0, true)),
+        };
+        outside.note(inside, if prefills { Outside::PREFILL } else { Outside::DECODE });
+        ms
     }
 }
 
