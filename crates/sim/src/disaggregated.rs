@@ -4,15 +4,17 @@
 //! them; when they have been read, the source lets go of them, once. Prefill groups are always looked at when they do
 //! something; a decode group only while something of it is awaited elsewhere, and otherwise it lags behind.
 
+use crate::agenda::Agenda;
 use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes, Move};
 use crate::lane::Sending;
 use crate::links::{Cargo, Links, TransferId};
 use crate::observer::Observer;
+use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
-use crate::run::{Options, PROGRESS_STEP, Progress, Watch, refusal};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use crate::reporting::percentiles;
+use crate::run::refusal;
+use std::collections::HashMap;
 use windtunnel_config::{ChargedTokens, Deployment, Experiment, Pace, Prefill, Semantics, Workload};
 use windtunnel_engine::{HandOff, Nanos, RequestId, Slot};
 use windtunnel_report::{Pool, Report, RequestRecord, Role, RunEnd};
@@ -64,8 +66,8 @@ pub(crate) struct Disaggregated<'a, L> {
     coming: HashMap<RequestId, Arrival>,
     held: HashMap<RequestId, Held>,
     waiting: HashMap<TransferId, Waiting>,
-    /// When groups that are looked at next do something. An entry that no longer holds is dropped when seen.
-    agenda: BinaryHeap<Reverse<(Nanos, usize)>>,
+    /// When groups that are looked at next do something.
+    agenda: Agenda,
     /// Decode groups are looked at always: somebody waits for the ends of requests.
     watch_all: bool,
     observer: Observer<'a>,
@@ -115,7 +117,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             coming: HashMap::new(),
             held: HashMap::new(),
             waiting: HashMap::new(),
-            agenda: BinaryHeap::new(),
+            agenda: Agenda::default(),
             watch_all: false,
             observer,
             watch,
@@ -169,7 +171,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         loop {
             let arrival_at = next.as_ref().map_or(Nanos::NEVER, |arrival| arrival.at);
             self.run_alone(arrival_at);
-            let due = self.next_due().map_or(Nanos::NEVER, |(instant, _)| instant);
+            let due = self.agenda.next(&self.groups).map_or(Nanos::NEVER, |(instant, _)| instant);
             let now = arrival_at.min(due).min(self.links.next_end());
             if now == Nanos::NEVER || now > self.cutoff {
                 return Ok(());
@@ -193,8 +195,8 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
     /// The group whose turn it is runs by itself until another thing happens, or something with it that others wait
     /// for.
     fn run_alone(&mut self, arrival_at: Nanos) {
-        let Some((instant, at)) = self.next_due() else { return };
-        let others = self.next_due_but(at).min(arrival_at).min(self.links.next_end());
+        let Some((instant, at)) = self.agenda.next(&self.groups) else { return };
+        let others = self.agenda.next_but(&self.groups, at).min(arrival_at).min(self.links.next_end());
         let horizon = others.min(self.cutoff).min(self.observer.next_instant());
         // What ends at the instant of others has its turn among them.
         if horizon.0 > instant.0 + 1 {
@@ -208,14 +210,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
 
     fn pass_ends(&mut self, now: Nanos) {
         self.touched.clear();
-        while let Some((instant, at)) = self.next_due()
-            && instant <= now
-        {
-            self.agenda.pop();
-            self.touched.push(at);
-        }
-        self.touched.sort_unstable();
-        self.touched.dedup();
+        self.agenda.take_due(&self.groups, now, &mut self.touched);
         for i in 0..self.touched.len() {
             let at = self.touched[i];
             self.groups[at].run_until(now, true);
@@ -400,33 +395,8 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
     /// Enters when a group that is looked at next does something.
     fn note_due(&mut self, at: usize) {
         let looked_at = at < self.pools[DECODE].first || self.watch_all || self.groups[at].is_awaited();
-        let instant = self.groups[at].next_instant();
-        if looked_at && instant < Nanos::NEVER {
-            self.agenda.push(Reverse((instant, at)));
-        }
-    }
-
-    /// The group that does something next, the first of several, and when.
-    fn next_due(&mut self) -> Option<(Nanos, usize)> {
-        while let Some(&Reverse((instant, at))) = self.agenda.peek() {
-            if self.groups[at].next_instant() == instant {
-                return Some((instant, at));
-            }
-            self.agenda.pop();
-        }
-        None
-    }
-
-    /// When one of the other groups next does something; the entries of `but` are taken out.
-    fn next_due_but(&mut self, but: usize) -> Nanos {
-        loop {
-            match self.next_due() {
-                None => return Nanos::NEVER,
-                Some((_, at)) if at == but => {
-                    self.agenda.pop();
-                }
-                Some((instant, _)) => return instant,
-            }
+        if looked_at {
+            self.agenda.note(&self.groups, at);
         }
     }
 
@@ -455,7 +425,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             unfinished,
             prefill: pool(self.pools[PREFILL].deployment),
             decode: pool(self.pools[DECODE].deployment),
-            percentiles: crate::run::percentiles(self.prefill.deployment.semantics),
+            percentiles: percentiles(self.prefill.deployment.semantics),
         };
         Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end)
     }

@@ -1,6 +1,7 @@
 //! Virtual time: a deployment, a workload, one run, one report.
 //!
-//! `run` is the loop; `group` is a rank group, the ranks that step together, and its passes; `lane` is one
+//! `run` is the loop, and `agenda` knows which group is next; `options` is what it is asked to do, `reporting` what comes
+//! of it; `group` is a rank group, the ranks that step together, and its passes; `lane` is one
 //! rank of it; `routing` keeps the router informed, with what the ranks tell as `news`; `placement` finds the rank
 //! for a request; `observer` writes events and telemetry; `threads` runs independent workers side by side.
 //! `disaggregated` is the loop of a run whose prefill and decode have workers of their own, and `links` the transfers
@@ -8,6 +9,7 @@
 //! Every instant is handled in this order: pass ends, transfers, arrivals in trace order, schedule calls, pass
 //! starts, telemetry. Nothing here reads a clock.
 
+mod agenda;
 mod disaggregated;
 mod error;
 mod group;
@@ -16,11 +18,15 @@ mod lane;
 mod links;
 mod news;
 mod observer;
+mod options;
 mod placement;
+mod reporting;
 mod routing;
 mod run;
 mod threads;
 
 pub use error::SimError;
-pub use run::{Options, Progress, TelemetryOptions, collector_options, report, run, worker_threads};
+pub use options::{Options, Progress, TelemetryOptions};
+pub use reporting::{collector_options, report};
+pub use run::{run, worker_threads};
 pub use windtunnel_engine::Stepper;

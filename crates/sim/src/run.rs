@@ -3,87 +3,23 @@
 //! A rank group is what has a clock of its own: a worker whose ranks step together is one, and so is each
 //! rank of another worker.
 
+use crate::agenda::Agenda;
 use crate::disaggregated::Disaggregated;
 use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes};
 use crate::lane::{Lane, Sending};
-use crate::news::Telling;
-use crate::observer::{Events, Observer, Telemetry};
+use crate::observer::Observer;
+use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
+use crate::reporting::report;
 use crate::routing::Routing;
 use crate::threads::{self, Hands};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use windtunnel_config::{Deployment, Experiment, Pace, Semantics, Workload};
-use windtunnel_engine::{ConfigError, Nanos, Rejection, Stepper};
-use windtunnel_perf::Law;
-use windtunnel_report::{
-    Collector, CollectorOptions, PercentileMethod, Pool, Refusal, Report, Role, RunEnd, Sla,
-};
+use std::sync::atomic::Ordering;
+use windtunnel_config::{Deployment, Experiment, Pace, Workload};
+use windtunnel_engine::{ConfigError, Nanos, Rejection};
+use windtunnel_report::{Refusal, Report, Role};
 use windtunnel_router::Choice;
 use windtunnel_traffic::{Arrival, Source};
-
-/// How far a run is, for people who wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Requests sent so far.
-    pub sent: u64,
-    /// Virtual time reached.
-    pub now: Nanos,
-}
-
-/// Arrivals between two progress reports.
-pub(crate) const PROGRESS_STEP: u64 = 256;
-
-/// Periodic samples of every rank.
-pub struct TelemetryOptions<'a> {
-    /// Virtual time between samples, above zero.
-    pub interval: Nanos,
-    /// Destination, buffered.
-    pub out: Box<dyn Write + 'a>,
-}
-
-/// What a run should do beside computing its report.
-pub struct Options<'a> {
-    /// How passes are computed; the results are the same.
-    pub stepper: Stepper,
-    /// Keep every request for requests.jsonl.
-    pub capture: bool,
-    /// Write samples.
-    pub telemetry: Option<TelemetryOptions<'a>>,
-    /// Write every KV event and preemption, buffered.
-    pub events: Option<Box<dyn Write + 'a>>,
-    /// Threads that may be used where that changes nothing but the time it takes, at least 1.
-    pub threads: u32,
-    /// Told now and then how far the run is.
-    pub progress: Option<&'a mut dyn FnMut(Progress)>,
-    /// Set from outside to stop the run.
-    pub interrupt: Arc<AtomicBool>,
-}
-
-impl Options<'_> {
-    /// The same for a run that nobody watches.
-    fn of(other: &Options<'_>) -> Self {
-        Options { stepper: other.stepper, capture: other.capture, ..Options::default() }
-    }
-}
-
-impl Default for Options<'_> {
-    fn default() -> Self {
-        Options {
-            stepper: Stepper::Fast,
-            capture: false,
-            telemetry: None,
-            events: None,
-            threads: 1,
-            progress: None,
-            interrupt: Arc::new(AtomicBool::new(false)),
-        }
-    }
-}
 
 /// Runs a workload through a deployment.
 ///
@@ -133,62 +69,6 @@ pub fn worker_threads(experiment: &Experiment, observed: bool, allowed: u32) -> 
     if open && apart && !observed { allowed.clamp(1, experiment.deployment.replicas.get()) } else { 1 }
 }
 
-impl GroupOptions {
-    pub(crate) fn new(experiment: &Experiment, options: &Options<'_>) -> GroupOptions {
-        GroupOptions {
-            stepper: options.stepper,
-            collector: collector_options(experiment, options.capture),
-            log_events: options.events.is_some(),
-            telling: Telling::new(experiment.deployment.router.needs(), experiment.deployment.kv_event_lag),
-            interrupt: options.interrupt.clone(),
-        }
-    }
-}
-
-impl<'a> Options<'a> {
-    /// Who looks at the run from outside.
-    pub(crate) fn watchers(self) -> (Observer<'a>, Watch<'a>) {
-        let observer = Observer {
-            events: self.events.map(Events::new),
-            telemetry: self.telemetry.map(|t| Telemetry::new(t.out, t.interval)),
-        };
-        (observer, Watch { progress: self.progress, interrupt: self.interrupt })
-    }
-}
-
-/// Who waits for the run and may stop it.
-pub(crate) struct Watch<'a> {
-    progress: Option<&'a mut dyn FnMut(Progress)>,
-    interrupt: Arc<AtomicBool>,
-}
-
-impl Watch<'_> {
-    pub(crate) fn tell(&mut self, how_far: Progress) {
-        if let Some(progress) = &mut self.progress {
-            progress(how_far);
-        }
-    }
-
-    /// Why the run was stopped, if it was: from outside, or by one of the groups.
-    pub(crate) fn check<L: Lanes>(&self, groups: &[Group<L>]) -> Result<(), SimError> {
-        if !self.interrupt.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let cause = |group: &Group<L>| {
-            let worker = group.worker();
-            if let Some((rank, words)) = group.fault() {
-                return Some(SimError::EngineFault { worker, rank, words });
-            }
-            if let Some(duration) = group.endless() {
-                return Some(SimError::Endless { worker, duration });
-            }
-            let (rank, requests) = group.fruitless()?;
-            Some(SimError::Livelock { worker, rank, requests })
-        };
-        Err(groups.iter().find_map(cause).unwrap_or(SimError::Interrupted))
-    }
-}
-
 struct Run<'a, L> {
     deployment: &'a Deployment,
     /// By worker and rank.
@@ -204,8 +84,8 @@ struct Run<'a, L> {
     open: bool,
     /// Groups that were given requests since this was last looked at.
     placed: Vec<usize>,
-    /// Closed loop: when groups next do something. An entry that no longer holds is dropped when seen.
-    agenda: BinaryHeap<Reverse<(Nanos, usize)>>,
+    /// Closed loop: when groups next do something.
+    agenda: Agenda,
 }
 
 impl<'a, L: Lanes + Send> Run<'a, L> {
@@ -240,7 +120,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             watch,
             threads,
             sent: 0,
-            agenda: BinaryHeap::new(),
+            agenda: Agenda::default(),
             open: experiment.workload.pace == Pace::Arrivals,
             placed: Vec::new(),
             cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
@@ -332,7 +212,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
                 *sent += 1;
                 if sent.is_multiple_of(PROGRESS_STEP) {
                     watch.tell(Progress { sent: *sent, now });
-                    if watch.interrupt.load(Ordering::Relaxed) {
+                    if watch.is_interrupted() {
                         break;
                     }
                 }
@@ -345,12 +225,12 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     /// A number of requests is kept in flight; the next is sent when one ends.
     fn closed_loop(&mut self, source: &mut Source, seats: u64) -> Result<(), SimError> {
         self.fill(source, seats, Nanos::ZERO)?;
-        while let Some((now, at)) = self.next_due() {
+        while let Some((now, at)) = self.agenda.next(&self.groups) {
             if now > self.cutoff {
                 break;
             }
             self.observe_before(now)?;
-            let others = self.next_due_but(at).map_or(Nanos::NEVER, |(instant, _)| instant);
+            let others = self.agenda.next_but(&self.groups, at);
             let mut ended_at = now;
             let mut due = vec![at];
             if others > now {
@@ -360,7 +240,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
                 ended_at = self.groups[at].now();
             }
             // Pass ends of one instant come before what follows from any of them.
-            self.take_due(ended_at, &mut due);
+            self.agenda.take_due(&self.groups, ended_at, &mut due);
             for &group in &due {
                 self.groups[group].run_until(ended_at, false);
             }
@@ -373,55 +253,11 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
                     self.routing.note(&self.groups, group);
                 }
             }
-            due.into_iter().for_each(|group| self.note_due(group));
+            due.into_iter().for_each(|group| self.agenda.note(&self.groups, group));
             self.fill(source, ended, ended_at)?;
             self.check_interrupt()?;
         }
         Ok(())
-    }
-
-    /// Enters when a group next does something.
-    fn note_due(&mut self, group: usize) {
-        let instant = self.groups[group].next_instant();
-        if instant < Nanos::NEVER {
-            self.agenda.push(Reverse((instant, group)));
-        }
-    }
-
-    /// The group that does something next, the first of several, and when.
-    fn next_due(&mut self) -> Option<(Nanos, usize)> {
-        while let Some(&Reverse((instant, group))) = self.agenda.peek() {
-            if self.groups[group].next_instant() == instant {
-                return Some((instant, group));
-            }
-            // The group has moved on since, and another entry says to when.
-            self.agenda.pop();
-        }
-        None
-    }
-
-    /// The same among the groups other than `but`, whose entries are taken out.
-    fn next_due_but(&mut self, but: usize) -> Option<(Nanos, usize)> {
-        loop {
-            let next = self.next_due()?;
-            if next.1 != but {
-                return Some(next);
-            }
-            self.agenda.pop();
-        }
-    }
-
-    /// Takes out the groups that do something at `instant`.
-    fn take_due(&mut self, instant: Nanos, into: &mut Vec<usize>) {
-        while let Some((due, group)) = self.next_due()
-            && due <= instant
-        {
-            self.agenda.pop();
-            into.push(group);
-        }
-        // A group may have several entries for one instant.
-        into.sort_unstable();
-        into.dedup();
     }
 
     /// Sends `seats` requests at `now`, and one more for each that is refused at once.
@@ -430,7 +266,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             // Also those that the router has let go.
             while let Some(group) = self.placed.pop() {
                 seats += self.groups[group].take_ended();
-                self.note_due(group);
+                self.agenda.note(&self.groups, group);
             }
             if seats == 0 {
                 return Ok(());
@@ -538,55 +374,6 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     }
 }
 
-/// What the report of an experiment wants collected.
-pub fn collector_options(experiment: &Experiment, capture: bool) -> CollectorOptions {
-    let sla = experiment.sla.map(|sla| match sla.e2e {
-        Some(bound) => Sla::E2e(bound),
-        None => Sla::Tokens { ttft: sla.ttft, itl: sla.itl },
-    });
-    CollectorOptions { sla, capture }
-}
-
-/// The report of a run that ended at `end`, from what its rank groups collected. `outside`: prefills, and decodes,
-/// lay outside of what their timing was measured for.
-pub fn report(
-    deployment: &Deployment,
-    collectors: impl IntoIterator<Item = Collector>,
-    unfinished: u64,
-    end: Nanos,
-    outside: [bool; 2],
-) -> Report {
-    let replicas = u128::from(deployment.replicas.get());
-    let run_end = RunEnd {
-        end,
-        unfinished,
-        prefill: Pool::default(),
-        decode: Pool {
-            worker_time: replicas * u128::from(end.0),
-            gpus_per_worker: deployment.gpus_per_worker,
-        },
-        percentiles: percentiles(deployment.semantics),
-    };
-    let [prefill, decode] = outside;
-    let mut report = Report::new(collectors, &run_end);
-    for (passes, left) in [("prefills", prefill), ("decodes", decode)] {
-        if left {
-            report.notes.push(format!(
-                "some {passes} lie outside of what timing was measured for, where its lines were extended"
-            ));
-        }
-    }
-    if let Law::Table(table) = deployment.timing.law()
-        && let Some(about) = table.about()
-    {
-        report.notes.push(format!("pass times: {about}"));
-    }
-    if let Law::Calibrated(model) = deployment.timing.law() {
-        report.notes.extend(model.notes());
-    }
-    report
-}
-
 /// Sends a request to `worker` at `now`, to which `groups`, among which are its groups, need not have come yet.
 /// Tells which of them it went to.
 pub(crate) fn send_to<L: Lanes>(
@@ -612,14 +399,6 @@ pub(crate) fn send_to<L: Lanes>(
             group.refuse(&refusal(sending, now, reason));
             at
         }
-    }
-}
-
-/// How percentiles are read.
-pub(crate) fn percentiles(semantics: Semantics) -> PercentileMethod {
-    match semantics {
-        Semantics::Native => PercentileMethod::Linear,
-        Semantics::Aisimulate013 => PercentileMethod::NearestRankRound,
     }
 }
 

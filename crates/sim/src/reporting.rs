@@ -1,0 +1,63 @@
+//! From what a run has collected to its report.
+
+use windtunnel_config::{Deployment, Experiment, Semantics};
+use windtunnel_engine::Nanos;
+use windtunnel_perf::Law;
+use windtunnel_report::{Collector, CollectorOptions, PercentileMethod, Pool, Report, RunEnd, Sla};
+
+/// What the report of an experiment wants collected.
+pub fn collector_options(experiment: &Experiment, capture: bool) -> CollectorOptions {
+    let sla = experiment.sla.map(|sla| match sla.e2e {
+        Some(bound) => Sla::E2e(bound),
+        None => Sla::Tokens { ttft: sla.ttft, itl: sla.itl },
+    });
+    CollectorOptions { sla, capture }
+}
+
+/// The report of a run that ended at `end`, from what its rank groups collected. `outside`: prefills, and decodes,
+/// lay outside of what their timing was measured for.
+pub fn report(
+    deployment: &Deployment,
+    collectors: impl IntoIterator<Item = Collector>,
+    unfinished: u64,
+    end: Nanos,
+    outside: [bool; 2],
+) -> Report {
+    let replicas = u128::from(deployment.replicas.get());
+    let run_end = RunEnd {
+        end,
+        unfinished,
+        prefill: Pool::default(),
+        decode: Pool {
+            worker_time: replicas * u128::from(end.0),
+            gpus_per_worker: deployment.gpus_per_worker,
+        },
+        percentiles: percentiles(deployment.semantics),
+    };
+    let [prefill, decode] = outside;
+    let mut report = Report::new(collectors, &run_end);
+    for (passes, left) in [("prefills", prefill), ("decodes", decode)] {
+        if left {
+            report.notes.push(format!(
+                "some {passes} lie outside of what timing was measured for, where its lines were extended"
+            ));
+        }
+    }
+    if let Law::Table(table) = deployment.timing.law()
+        && let Some(about) = table.about()
+    {
+        report.notes.push(format!("pass times: {about}"));
+    }
+    if let Law::Calibrated(model) = deployment.timing.law() {
+        report.notes.extend(model.notes());
+    }
+    report
+}
+
+/// How percentiles are read.
+pub(crate) fn percentiles(semantics: Semantics) -> PercentileMethod {
+    match semantics {
+        Semantics::Native => PercentileMethod::Linear,
+        Semantics::Aisimulate013 => PercentileMethod::NearestRankRound,
+    }
+}
