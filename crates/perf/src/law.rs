@@ -171,10 +171,7 @@ impl Law {
         match self {
             Law::Fixed(fixed) => fixed.decode_ms,
             Law::Linear(linear) => linear.ms(&Work::of_decodes(decode)),
-            Law::Polynomial(polynomial) => {
-                let x = (signed(decode.sum_context) / polynomial.capacity_tokens as f64).min(1.0);
-                (-25.74 * x * x + 54.01 * x + 5.74).max(1.0)
-            }
+            Law::Polynomial(polynomial) => polynomial.decode_ms(decode),
             Law::Profile(_) | Law::Table(_) | Law::Calibrated(_) => self.measured_decode_ms(decode, outside),
         }
     }
@@ -238,6 +235,18 @@ impl Law {
         };
         outside.note(inside, if prefills { Outside::PREFILL } else { Outside::DECODE });
         ms
+    }
+}
+
+impl Polynomial {
+    /// The decode term.
+    #[inline]
+    pub(crate) fn decode_ms(&self, decode: &DecodeSet) -> f64 {
+        if decode.count == 0 {
+            return 0.0;
+        }
+        let x = (signed(decode.sum_context) / self.capacity_tokens as f64).min(1.0);
+        (-25.74 * x * x + 54.01 * x + 5.74).max(1.0)
     }
 }
 

@@ -17,7 +17,7 @@ mod profile;
 mod table;
 
 pub use law::{Fixed, Law, Linear, Polynomial};
-pub use model::{Composition, Outside, Speedup, TimingModel};
+pub use model::{Composition, Outside, PolynomialDecodes, Speedup, TimingModel};
 pub use profile::Profile;
 pub use table::Table;
 

@@ -4,7 +4,7 @@
 //! shape; who runs it and when is not known here.
 
 use crate::PerfError;
-use crate::law::Law;
+use crate::law::{Law, Polynomial};
 use std::sync::atomic::{AtomicU8, Ordering};
 use windtunnel_engine::{DecodeSet, Nanos, Shape};
 
@@ -150,6 +150,22 @@ impl TimingModel {
         prefill + whole_nanos(divided(self.law.decode_ms(&shape.decode, &self.outside), self.decode_divisor))
     }
 
+    /// How long a pass of these decodes and nothing else takes.
+    #[inline]
+    pub fn decode_duration(&self, decode: &DecodeSet) -> Nanos {
+        self.pass_duration(&Shape { prefill: &[], decode: *decode })
+    }
+
+    /// The same for who asks for many in a row, where the law is the polynomial.
+    pub fn polynomial_decodes(&self) -> Option<PolynomialDecodes> {
+        match self.law {
+            Law::Polynomial(polynomial) => {
+                Some(PolynomialDecodes { polynomial, divisor: self.decode_divisor })
+            }
+            _ => None,
+        }
+    }
+
     /// How long a pass of these decodes and nothing else takes, if it takes as long while their contexts grow.
     pub fn steady_duration(&self, decode: DecodeSet) -> Option<Nanos> {
         let shape = Shape { prefill: &[], decode };
@@ -178,6 +194,21 @@ impl TimingModel {
     /// The composition in effect.
     pub fn composition(&self) -> Composition {
         self.composition
+    }
+}
+
+/// Durations of passes that only decode, by the polynomial.
+#[derive(Clone, Copy, Debug)]
+pub struct PolynomialDecodes {
+    polynomial: Polynomial,
+    divisor: f64,
+}
+
+impl PolynomialDecodes {
+    /// How long a pass of these decodes takes: what [`TimingModel::decode_duration`] says.
+    #[inline]
+    pub fn duration(&self, decode: &DecodeSet) -> Nanos {
+        whole_nanos(divided(self.polynomial.decode_ms(decode), self.divisor))
     }
 }
 

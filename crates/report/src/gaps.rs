@@ -14,8 +14,8 @@ use windtunnel_engine::Nanos;
 /// A gap of one nanosecond, as a rate in micro-tokens per second.
 const MICRO_RATE: u64 = 1_000_000_000_000_000;
 
-/// From this gap on, in nanoseconds, rates are small numbers.
-const SHORT: u64 = 1_000;
+/// From this gap on, in nanoseconds, rates are small numbers (see [`is_small`]).
+const SHORT: u64 = 15_000;
 
 const MICROS_PER_TOKEN: u64 = 1_000_000;
 const NANOS_PER_MS: u64 = 1_000_000;
@@ -106,7 +106,7 @@ impl Entered {
         self.histogram.add(gap, count);
     }
 
-    /// A gap of hours or of nanoseconds, whose rate or square is large.
+    /// A gap of minutes or of microseconds, whose rate or square is large.
     #[cold]
     fn add_unusual(&mut self, gap: u64, count: u64) {
         self.gaps.add(gap, count);

@@ -8,10 +8,11 @@
 use crate::host::HostCopies;
 use crate::lane::{Charged, Lane, LaneMove, Sending};
 use crate::news::Telling;
+use crate::stretch::{self, Leap, Limits, Strider};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Placement, Semantics};
-use windtunnel_engine::{ConfigError, DecodeSet, KvLoad, MAX_NANOS, Nanos, RequestId, Shape, Slot, Stepper};
+use windtunnel_engine::{ConfigError, KvLoad, MAX_NANOS, Nanos, RequestId, Slot, Stepper};
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, CollectorOptions, Refusal, RequestRecord, Role};
 use windtunnel_router::{GroupStep, LoadReport};
@@ -88,25 +89,6 @@ impl Lanes for Vec<Lane> {
     fn make<E>(first: u32, count: u32, lane: impl Fn(u32) -> Result<Lane, E>) -> Result<Self, E> {
         (first..first + count).map(lane).collect()
     }
-}
-
-/// A lane that takes part in a stretch.
-#[derive(Clone, Copy)]
-struct Strider {
-    lane: usize,
-    /// What it decodes in the next pass.
-    decode: DecodeSet,
-    /// End of its pass before that.
-    last_end: Nanos,
-}
-
-/// A run of steady passes.
-struct Leap {
-    passes: u64,
-    /// End of the last one completed.
-    now: Nanos,
-    /// End of the newest one in flight.
-    busy_until: Nanos,
 }
 
 impl<L: Lanes> Group<L> {
@@ -411,13 +393,9 @@ impl<L: Lanes> Group<L> {
             Some(pass) => pass.start,
             None => now.max(self.busy_until),
         };
-        let mut stretch = std::mem::take(&mut self.stretch);
-        let leap = match stretch[..] {
-            // The usual case, compiled for itself.
-            [alone] => self.leap(&mut [alone], most, now, horizon),
-            _ => self.leap(&mut stretch[..], most, now, horizon),
-        };
-        self.stretch = stretch;
+        let begin = Leap { passes: 0, now, busy_until: self.busy_until };
+        let limits = Limits { depth: self.depth, most, horizon };
+        let leap = stretch::leap(&mut self.stretch, begin, limits, &self.timing, &mut self.collector);
         let Leap { passes, now, busy_until } = leap;
         if passes == 0 {
             return false;
@@ -444,77 +422,6 @@ impl<L: Lanes> Group<L> {
         self.now = now;
         self.due = Some(now);
         true
-    }
-
-    /// Lets time pass over at most `most` steady passes of `striders`, and enters the gaps between tokens.
-    fn leap(
-        &mut self,
-        striders: &mut (impl AsMut<[Strider]> + ?Sized),
-        most: u64,
-        mut now: Nanos,
-        horizon: Nanos,
-    ) -> Leap {
-        let striders = striders.as_mut();
-        let mut passes = 0;
-        let mut busy_until = self.busy_until;
-        while passes < most && now < horizon {
-            if passes == 1
-                && let Some(leap) = self.leap_evenly(striders, most - passes, now, busy_until, horizon)
-            {
-                return Leap { passes: passes + leap.passes, ..leap };
-            }
-            let mut duration = Nanos::ZERO;
-            for strider in &*striders {
-                let shape = Shape { prefill: &[], decode: strider.decode };
-                duration = duration.max(self.timing.pass_duration(&shape));
-            }
-            let end = now.max(busy_until) + duration;
-            // Synchronous: this pass ends before the next is scheduled. Asynchronous: the one before it.
-            let completed = if self.depth == 1 { end } else { busy_until };
-            if completed > horizon || end.0 >= MAX_NANOS {
-                break;
-            }
-            for strider in &mut *striders {
-                self.collector.gap(completed.since(strider.last_end), strider.decode.count);
-                strider.last_end = completed;
-                strider.decode.grow();
-            }
-            busy_until = end;
-            now = completed;
-            passes += 1;
-        }
-        Leap { passes, now, busy_until }
-    }
-
-    /// The rest of a leap whose passes all take the same time, at once. The pass before them was one of the leap,
-    /// so that every gap is as long as a pass.
-    fn leap_evenly(
-        &mut self,
-        striders: &mut [Strider],
-        most: u64,
-        now: Nanos,
-        busy_until: Nanos,
-        horizon: Nanos,
-    ) -> Option<Leap> {
-        let mut duration = Nanos::ZERO;
-        for strider in &*striders {
-            duration = duration.max(self.timing.steady_duration(strider.decode)?);
-        }
-        // The pass in flight, where there is one, is to be as long as the others.
-        let ahead = self.depth as u64 - 1;
-        if duration == Nanos::ZERO || busy_until.since(now) != Nanos(duration.0 * ahead) {
-            return None;
-        }
-        let by_horizon = horizon.since(now).0 / duration.0;
-        let by_end = (MAX_NANOS - 1).saturating_sub(now.0) / duration.0;
-        let passes = most.min(by_horizon).min(by_end.saturating_sub(ahead));
-        let time = Nanos(passes * duration.0);
-        for strider in striders {
-            self.collector.gap(duration, strider.decode.count.saturating_mul(passes));
-            strider.decode.grow_by(passes);
-            strider.last_end += time;
-        }
-        Some(Leap { passes, now: now + time, busy_until: busy_until + time })
     }
 
     /// Finds out which lanes decode steadily from now on, and for how many passes all of them do. None if

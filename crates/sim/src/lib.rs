@@ -1,8 +1,8 @@
 //! Virtual time: a deployment, a workload, one run, one report.
 //!
 //! `run` is the loop, and `agenda` knows which group is next; `options` is what it is asked to do, `reporting` what comes
-//! of it; `group` is a rank group, the ranks that step together, and its passes; `lane` is one
-//! rank of it; `routing` keeps the router informed, with what the ranks tell as `news`; `placement` finds the rank
+//! of it; `group` is a rank group, the ranks that step together, and its passes, many at once as a `stretch`; `lane` is
+//! one rank of it; `routing` keeps the router informed, with what the ranks tell as `news`; `placement` finds the rank
 //! for a request; `observer` writes events and telemetry; `threads` runs independent workers side by side.
 //! `disaggregated` is the loop of a run whose prefill and decode have workers of their own, and `links` the transfers
 //! between these; `host` copies blocks from and to the memory of the host.
@@ -23,6 +23,7 @@ mod placement;
 mod reporting;
 mod routing;
 mod run;
+mod stretch;
 mod threads;
 
 pub use error::SimError;
