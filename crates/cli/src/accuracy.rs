@@ -103,6 +103,7 @@ fn markdown(header: &[&str], rows: &[Vec<String>]) -> String {
 fn predicted(file: &Path, arguments: &Accuracy) -> Result<PointsReport, Failure> {
     let tried = Tried {
         pass_us: arguments.pass_us,
+        sequence_us: arguments.sequence_us,
         gpu_scale: arguments.gpu_scale,
         communication_scale: arguments.communication_scale,
     };

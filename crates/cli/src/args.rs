@@ -241,6 +241,9 @@ pub struct Accuracy {
     /// timing.pass_us in place of the engine's
     #[arg(long, value_name = "US", requires = "points")]
     pub pass_us: Option<f64>,
+    /// timing.sequence_us in place of the engine's
+    #[arg(long, value_name = "US", requires = "points")]
+    pub sequence_us: Option<f64>,
     /// timing.gpu_scale in place of the engine's
     #[arg(long, value_name = "FACTOR", requires = "points")]
     pub gpu_scale: Option<f64>,

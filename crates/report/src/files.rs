@@ -23,6 +23,7 @@ pub struct Prediction<'a> {
     rejections: &'a BTreeMap<&'static str, u64>,
     workers: Vec<RankLine>,
     capacity: Vec<&'a Value>,
+    timing: &'a [Value],
     config: &'a Value,
     notes: &'a [String],
 }
@@ -46,6 +47,7 @@ impl<'a> Prediction<'a> {
             rejections: &report.rejections,
             workers: report.ranks.iter().map(RankLine::new).collect(),
             capacity: report.capacity.iter().map(|row| &row.detail).collect(),
+            timing: &report.timing,
             config,
             notes: &report.notes,
         }

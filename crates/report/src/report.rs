@@ -56,6 +56,8 @@ pub struct Report {
     pub percentile_method: PercentileMethod,
     /// How the KV blocks of a rank came about, for each role whose number of blocks was worked out.
     pub capacity: Vec<CapacityRow>,
+    /// Where the pass times come from, for each role whose times were made of measured operations.
+    pub timing: Vec<serde_json::Value>,
     /// What a reader of the numbers should know.
     pub notes: Vec<String>,
     /// When the run ended: not before its last pass, and so maybe after its last token.
@@ -80,6 +82,7 @@ impl Report {
         let notes = cut(all.counts.cut).into_iter().collect();
         Report {
             capacity: Vec::new(),
+            timing: Vec::new(),
             notes,
             rejections: std::mem::take(&mut all.rejections),
             summary: Summary::new(all, &ranks, run),

@@ -12,7 +12,7 @@ use crate::links::{Cargo, Links, TransferId};
 use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
-use crate::reporting::percentiles;
+use crate::reporting::{outside_of_profile, percentiles, tell_timing};
 use crate::run::refusal;
 use std::collections::HashMap;
 use windtunnel_config::{ChargedTokens, Deployment, Experiment, Pace, Prefill, Semantics, Workload};
@@ -427,6 +427,14 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             decode: pool(self.pools[DECODE].deployment),
             percentiles: percentiles(self.prefill.deployment.semantics),
         };
-        Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end)
+        let roles = [(Role::Prefill, PREFILL), (Role::Decode, DECODE)].map(|(role, pool)| {
+            let PoolOf { deployment, first, count, .. } = &self.pools[pool];
+            (role, *deployment, outside_of_profile(&self.groups[*first..first + count]))
+        });
+        let mut report = Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end);
+        for (role, deployment, outside) in roles {
+            tell_timing(&mut report, role, deployment, outside);
+        }
+        report
     }
 }

@@ -1,9 +1,10 @@
 //! From what a run has collected to its report.
 
+use crate::group::{Group, Lanes};
 use windtunnel_config::{Deployment, Experiment, Semantics};
 use windtunnel_engine::Nanos;
 use windtunnel_perf::Law;
-use windtunnel_report::{Collector, CollectorOptions, PercentileMethod, Pool, Report, RunEnd, Sla};
+use windtunnel_report::{Collector, CollectorOptions, PercentileMethod, Pool, Report, Role, RunEnd, Sla};
 
 /// What the report of an experiment wants collected.
 pub fn collector_options(experiment: &Experiment, capture: bool) -> CollectorOptions {
@@ -34,24 +35,40 @@ pub fn report(
         },
         percentiles: percentiles(deployment.semantics),
     };
-    let [prefill, decode] = outside;
     let mut report = Report::new(collectors, &run_end);
+    tell_timing(&mut report, Role::Aggregated, deployment, outside);
+    report
+}
+
+/// Says where the pass times of a role come from, and whether its prefills, and decodes, lay outside of what they were
+/// measured for.
+pub(crate) fn tell_timing(report: &mut Report, role: Role, deployment: &Deployment, outside: [bool; 2]) {
+    let [prefill, decode] = outside;
+    let whose = match role {
+        Role::Aggregated => String::new(),
+        _ => format!("{}: ", role.as_str()),
+    };
     for (passes, left) in [("prefills", prefill), ("decodes", decode)] {
         if left {
             report.notes.push(format!(
-                "some {passes} lie outside of what timing was measured for, where its lines were extended"
+                "{whose}some {passes} lie outside of what timing was measured for, where its lines were extended"
             ));
         }
     }
     if let Law::Table(table) = deployment.timing.law()
         && let Some(about) = table.about()
     {
-        report.notes.push(format!("pass times: {about}"));
+        report.notes.push(format!("{whose}pass times: {about}"));
     }
     if let Law::Calibrated(model) = deployment.timing.law() {
-        report.notes.extend(model.notes());
+        report.notes.extend(model.notes().into_iter().map(|note| whose.clone() + &note));
+        report.timing.push(model.provenance(role.as_str()));
     }
-    report
+}
+
+/// Whether prefills, and decodes, of any of these groups lay outside of what their timing was measured for.
+pub(crate) fn outside_of_profile<L: Lanes>(groups: &[Group<L>]) -> [bool; 2] {
+    groups.iter().map(Group::outside_of_profile).fold([false; 2], |[p, d], [q, e]| [p | q, d | e])
 }
 
 /// How percentiles are read.

@@ -11,7 +11,7 @@ use crate::lane::{Lane, Sending};
 use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
-use crate::reporting::report;
+use crate::reporting::{outside_of_profile, report};
 use crate::routing::Routing;
 use crate::threads::{self, Hands};
 use std::sync::atomic::Ordering;
@@ -367,8 +367,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     }
 
     fn report(self, unfinished: u64, end: Nanos) -> Report {
-        let outside = self.groups.iter().map(Group::outside_of_profile);
-        let outside = outside.fold([false; 2], |[p, d], [more_p, more_d]| [p | more_p, d | more_d]);
+        let outside = outside_of_profile(&self.groups);
         let collectors = self.groups.into_iter().map(|g| g.into_collector(end));
         report(self.deployment, collectors, unfinished, end, outside)
     }

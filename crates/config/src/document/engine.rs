@@ -693,6 +693,11 @@ pub(crate) struct Timing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1e9))]
     pub pass_us: Option<f64>,
+    /// Microseconds of the host for each sequence in a pass (its inputs, its sampled token, its output); the engine's
+    /// own, fitted to measured deployments, if not given. Default only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1e6))]
+    pub sequence_us: Option<f64>,
     /// The operations of a pass take together so many times what each takes alone; the engine's own, fitted to
     /// measured deployments, if not given. Default only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -740,6 +745,7 @@ impl Default for Timing {
             path: None,
             allow_roofline: None,
             pass_us: None,
+            sequence_us: None,
             gpu_scale: None,
             communication_scale: None,
             draft_tokens: None,

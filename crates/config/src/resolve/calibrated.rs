@@ -25,6 +25,7 @@ pub(super) fn pass_model(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
     let own = Constants::of(engine);
     let constants = Constants {
         pass_us: *timing.pass_us.get_or_insert(own.pass_us),
+        sequence_us: *timing.sequence_us.get_or_insert(own.sequence_us),
         gpu_scale: *timing.gpu_scale.get_or_insert(own.gpu_scale),
         communication_scale: *timing.communication_scale.get_or_insert(own.communication_scale),
     };

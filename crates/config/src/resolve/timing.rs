@@ -103,6 +103,7 @@ fn law(
     let own = [
         ("allow_roofline", keys.allow_roofline.is_some()),
         ("pass_us", keys.pass_us.is_some()),
+        ("sequence_us", keys.sequence_us.is_some()),
         ("gpu_scale", keys.gpu_scale.is_some()),
         ("communication_scale", keys.communication_scale.is_some()),
         ("draft_tokens", keys.draft_tokens.is_some()),

@@ -6,6 +6,7 @@ use super::layers::{early_launch, latent_projections, layers};
 use super::sources::{Sources, Use};
 use super::surface::Surface;
 use super::{Engine, Uncovered};
+use serde_json::{Value, json};
 use windtunnel_engine::{Chunk, DecodeSet};
 
 /// What the measurements of single operations do not hold. Few, and the same for all models of an engine.
@@ -13,6 +14,8 @@ use windtunnel_engine::{Chunk, DecodeSet};
 pub struct Constants {
     /// Microseconds of the host for a pass, beside what the accelerator does.
     pub pass_us: f64,
+    /// Microseconds of the host for each sequence in a pass.
+    pub sequence_us: f64,
     /// The accelerator takes so many times the sum of its operations.
     pub gpu_scale: f64,
     /// Communication takes so many times what was measured.
@@ -31,7 +34,8 @@ impl Constants {
     }
 
     /// The operations as they were measured, and nothing else.
-    pub const NONE: Constants = Constants { pass_us: 0.0, gpu_scale: 1.0, communication_scale: 1.0 };
+    pub const NONE: Constants =
+        Constants { pass_us: 0.0, sequence_us: 0.0, gpu_scale: 1.0, communication_scale: 1.0 };
 }
 
 /// Speculative decoding as a mean: a decode computes its token and so many drafted ones, and gives so many on
@@ -157,6 +161,22 @@ impl PassModel {
         notes
     }
 
+    /// The same for programs: an object for the role `role`, with every operation that was looked up.
+    pub fn provenance(&self, role: &str) -> Value {
+        let Constants { pass_us, sequence_us, gpu_scale, communication_scale } = self.constants;
+        json!({
+            "role": role,
+            "source": self.whose,
+            "constants": {
+                "pass_us": pass_us,
+                "sequence_us": sequence_us,
+                "gpu_scale": gpu_scale,
+                "communication_scale": communication_scale,
+            },
+            "operations": self.uses,
+        })
+    }
+
     /// The constants in effect.
     pub fn constants(&self) -> Constants {
         self.constants
@@ -188,6 +208,7 @@ impl PassModel {
         let mut us = 0.0;
         let mut tokens = decode.count * each;
         let mut sequences = tokens;
+        let mut in_pass = decode.count;
         let mut prefills = false;
         let decodes = tokens;
         if chunks.is_empty() {
@@ -197,6 +218,7 @@ impl PassModel {
             let new: u64 = chunks.iter().map(|chunk| u64::from(chunk.new_tokens)).sum();
             tokens += new;
             sequences += count;
+            in_pass += count;
             prefills = new > 0;
             us += if prefills { self.prefill.at(tokens) } else { self.decode.at(tokens) * self.early_launch };
             for chunk in chunks.iter().filter(|chunk| chunk.new_tokens > 0) {
@@ -221,7 +243,8 @@ impl PassModel {
             inside &= self.generation.covers(count, mean);
         }
         inside &= tokens as i64 as f64 <= self.largest_tokens;
-        ((us * self.constants.gpu_scale + self.constants.pass_us) / 1e3, inside)
+        let Constants { pass_us, sequence_us, gpu_scale, .. } = self.constants;
+        ((us * gpu_scale + (pass_us + sequence_us * in_pass as i64 as f64)) / 1e3, inside)
     }
 
     /// Attention of a chunk among `count` of them: its share of a batch of as many prompts of its length.

@@ -6,6 +6,7 @@ use super::curve::Curve;
 use super::surface::{Measured, Surface};
 use super::{Engine, Uncovered};
 use crate::packs::{Gpu, Pack, PackError, PackName, Row, Store};
+use serde::{Serialize, Serializer};
 use std::cell::RefCell;
 use thiserror::Error;
 
@@ -37,8 +38,14 @@ impl How {
     }
 }
 
+impl Serialize for How {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 /// Where the time of one operation comes from.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Use {
     /// The operation.
     pub operation: &'static str,

@@ -64,6 +64,8 @@ pub struct Times {
 pub struct Tried {
     /// `timing.pass_us`.
     pub pass_us: Option<f64>,
+    /// `timing.sequence_us`.
+    pub sequence_us: Option<f64>,
     /// `timing.gpu_scale`.
     pub gpu_scale: Option<f64>,
     /// `timing.communication_scale`.
@@ -75,6 +77,13 @@ pub struct Tried {
 const SHORTEST_SHARE: f64 = 0.8;
 /// Requests for each one in flight, as the benchmark sends: so a tenth of them come at once, at the start.
 const REQUESTS_PER_SLOT: u32 = 10;
+
+/// Requests of exactly one length that came together stay together, and wait for each other in every round. The rows
+/// with exact lengths show that under SGLang, which computes the prompts of all before it goes on with any; where
+/// prompts and decodes share passes, the client's own unevenness has taken them apart, as drawn lengths do.
+fn keeps_in_step(point: &Point) -> bool {
+    !point.drawn && point.backend == "sglang"
+}
 
 /// What multi-token prediction drafts and gives: the public benchmark's setting for DeepSeek-R1, and about what
 /// its acceptance figures say.
@@ -111,7 +120,7 @@ fn experiment(point: &Point, tried: Tried) -> Result<Experiment, String> {
     }
     let checkpoint = Checkpoint::of(point)?;
     let spread = point.spread;
-    let share = if point.drawn { SHORTEST_SHARE } else { 1.0 };
+    let share = if keeps_in_step(point) { 1.0 } else { SHORTEST_SHARE };
     let slots = point.concurrency;
     let requests = slots.saturating_mul(REQUESTS_PER_SLOT);
     let constant =
@@ -122,8 +131,9 @@ fn experiment(point: &Point, tried: Tried) -> Result<Experiment, String> {
         String::new()
     };
     let timing = format!(
-        "{{type: default{}{}{}{draft}}}",
+        "{{type: default{}{}{}{}{draft}}}",
         constant("pass_us", tried.pass_us),
+        constant("sequence_us", tried.sequence_us),
         constant("gpu_scale", tried.gpu_scale),
         constant("communication_scale", tried.communication_scale)
     );
