@@ -10,13 +10,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use windtunnel_validate::accuracy::points;
 use windtunnel_validate::accuracy::report::PointsReport;
 use windtunnel_validate::accuracy::run::{Outcome, Tried, predict};
-use windtunnel_validate::accuracy::{CapacityReport, Errors, capacities};
+use windtunnel_validate::accuracy::{CapacityReport, Errors, RunOutcome, RunReport, capacities, runs};
+use windtunnel_validate::measured::Prompts;
 
 /// All that was compared; what was not asked for is left out.
 #[derive(Debug, Serialize)]
 struct Comparison {
     #[serde(skip_serializing_if = "Option::is_none")]
     points: Option<PointsReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs: Option<Vec<RunReport>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<CapacityReport>,
 }
@@ -25,7 +28,8 @@ struct Comparison {
 pub fn run(arguments: &Accuracy) -> Result<(), Failure> {
     let capacity = arguments.capacity.as_deref().map(capacities).transpose().map_err(Failure::input)?;
     let points = arguments.points.as_deref().map(|file| predicted(file, arguments)).transpose()?;
-    let comparison = Comparison { points, capacity };
+    let runs = arguments.runs.as_deref().map(|file| compared_runs(file, arguments)).transpose()?;
+    let comparison = Comparison { points, runs, capacity };
     if let Some(document) = &arguments.update {
         update(document, &comparison)?;
     }
@@ -33,8 +37,31 @@ pub fn run(arguments: &Accuracy) -> Result<(), Failure> {
         return write(&json(&comparison)?);
     }
     let points = comparison.points.iter().map(PointsReport::table);
-    let text: Vec<String> = points.chain(comparison.capacity.iter().map(capacity_text)).collect();
+    let runs = comparison.runs.iter().flatten().map(run_text);
+    let text: Vec<String> = points.chain(runs).chain(comparison.capacity.iter().map(capacity_text)).collect();
     write(&text.join("\n"))
+}
+
+fn compared_runs(file: &Path, arguments: &Accuracy) -> Result<Vec<RunReport>, Failure> {
+    let workloads: Result<Vec<Prompts>, _> =
+        arguments.workload.iter().map(|file| Prompts::read(file)).collect();
+    let interrupt = interrupt_flag()?;
+    let reports = runs(file, &workloads.map_err(Failure::input)?, &interrupt).map_err(Failure::input)?;
+    if interrupt.load(Ordering::Relaxed) {
+        return Err(Failure::Interrupted);
+    }
+    Ok(reports)
+}
+
+fn run_text(report: &RunReport) -> String {
+    let about =
+        format!("{}: {} on {}; pass times: {}", report.run, report.model, report.system, report.pass_times);
+    match &report.outcome {
+        RunOutcome::Compared(comparison) => {
+            format!("{about}; {} requests\n{}\n", comparison.requests, crate::compare::table(comparison))
+        }
+        RunOutcome::Uncovered { uncovered } => format!("{about}\nnot predicted: {uncovered}\n"),
+    }
 }
 
 const HEADER: [&str; 8] =
@@ -75,11 +102,39 @@ fn capacity_text(report: &CapacityReport) -> String {
 fn update(document: &Path, comparison: &Comparison) -> Result<(), Failure> {
     let failed = |cause: &dyn std::fmt::Display| Failure::Input(format!("{}: {cause}", document.display()));
     let mut text = std::fs::read_to_string(document).map_err(|cause| failed(&cause))?;
+    if let Some(report) = &comparison.points {
+        let order = report.order.text().map_or(String::new(), |order| format!("\n{order}.\n"));
+        let table = markdown(&PointsReport::HEADER, &report.rows()) + &order;
+        text = replaced(&text, "points", &table).map_err(|cause| failed(&cause))?;
+    }
+    if let Some(reports) = &comparison.runs {
+        text = replaced(&text, "runs", &runs_table(reports)).map_err(|cause| failed(&cause))?;
+    }
     if let Some(report) = &comparison.capacity {
         let table = markdown(&HEADER, &capacity_cells(report));
         text = replaced(&text, "capacity", &table).map_err(|cause| failed(&cause))?;
     }
     std::fs::write(document, text).map_err(|cause| failed(&cause))
+}
+
+/// Runs as a table for documents: the errors of some metrics.
+fn runs_table(reports: &[RunReport]) -> String {
+    const METRICS: [&str; 4] = ["mean_ttft_ms", "mean_tpot_ms", "mean_e2e_latency_ms", "duration_ms"];
+    let rows: Vec<Vec<String>> = reports
+        .iter()
+        .map(|report| {
+            let mut cells = vec![report.run.clone(), report.pass_times.clone()];
+            let RunOutcome::Compared(comparison) = &report.outcome else {
+                return cells.into_iter().chain(["-"; 5].map(str::to_owned)).collect();
+            };
+            cells.push(comparison.requests.to_string());
+            let error = |name: &str| comparison.get(name).and_then(|metric| metric.error_pct);
+            cells
+                .extend(METRICS.map(|name| error(name).map_or("-".into(), |error| format!("{error:+.2} %"))));
+            cells
+        })
+        .collect();
+    markdown(&["Run", "pass times", "requests", "mean TTFT", "mean TPOT", "mean E2E", "duration"], &rows)
 }
 
 fn replaced(text: &str, name: &str, table: &str) -> Result<String, String> {

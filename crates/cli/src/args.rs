@@ -217,7 +217,7 @@ pub enum FittedLaw {
 
 /// Arguments of `accuracy`.
 #[derive(Debug, Args)]
-#[group(id = "measurements", required = true, multiple = true, args = ["points", "capacity"])]
+#[group(id = "measurements", required = true, multiple = true, args = ["points", "runs", "capacity"])]
 pub struct Accuracy {
     /// Measured KV capacities of TensorRT-LLM (CSV: system, model, tp, isl, osl, free_gpu_memory_fraction,
     /// max_concurrent_sequences)
@@ -232,6 +232,12 @@ pub struct Accuracy {
     /// Measured deployments (CSV with the columns of aiconfigurator-core's silicon_sample.csv, may be gzipped)
     #[arg(long, value_name = "FILE")]
     pub points: Option<PathBuf>,
+    /// Measured runs with their deployments (JSON lines of requests' time stamps; a line of kind meta describes a run)
+    #[arg(long, value_name = "FILE")]
+    pub runs: Option<PathBuf>,
+    /// Prompts of the requests of --runs (Mooncake JSON lines); may be given several times, each run finds its own
+    #[arg(long, value_name = "FILE", requires = "runs")]
+    pub workload: Vec<PathBuf>,
     /// Also write one line for each deployment, with both predictions, to this CSV file
     #[arg(long, value_name = "FILE", requires = "points")]
     pub rows: Option<PathBuf>,

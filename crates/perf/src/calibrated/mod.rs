@@ -12,6 +12,7 @@ mod communication;
 mod curve;
 mod describe;
 mod layers;
+mod outvoted;
 mod pass;
 mod sources;
 mod surface;

@@ -25,12 +25,12 @@ pub struct Constants {
 impl Constants {
     /// Those of an engine, fitted to measured deployments (docs/accuracy.md).
     pub fn of(engine: Engine) -> Constants {
-        let pass_us = match engine {
-            Engine::Vllm => 1000.0,
-            Engine::Sglang => 2000.0,
-            Engine::Trtllm => 250.0,
+        let (pass_us, sequence_us, gpu_scale) = match engine {
+            Engine::Vllm => (200.0, 15.0, 1.05),
+            Engine::Sglang => (1500.0, 15.0, 1.0),
+            Engine::Trtllm => (200.0, 5.0, 1.0),
         };
-        Constants { pass_us, ..Constants::NONE }
+        Constants { pass_us, sequence_us, gpu_scale, communication_scale: 1.0 }
     }
 
     /// The operations as they were measured, and nothing else.

@@ -55,6 +55,8 @@ pub struct Use {
     pub how: How,
     /// The file that it comes from.
     pub origin: String,
+    /// Sizes at which the time of another engine took its place.
+    pub outvoted: u32,
 }
 
 /// Shares of the peak that operations reach where nothing is measured: medians over the measurements of 2026
@@ -102,6 +104,8 @@ pub struct Sources {
     pub gpu: Gpu,
     /// Peak figures may stand in for measurements.
     pub allow_roofline: bool,
+    /// Times that both other engines contradict are replaced.
+    pub(super) screens: bool,
     used: RefCell<Vec<Use>>,
 }
 
@@ -138,12 +142,28 @@ impl Sources {
             let pack = store.pack(&name)?;
             packs.push((name, pack));
         }
-        Ok(Sources { packs, gpu: store.gpu(system)?, allow_roofline, used: RefCell::default() })
+        Ok(Sources {
+            packs,
+            gpu: store.gpu(system)?,
+            allow_roofline,
+            screens: true,
+            used: RefCell::default(),
+        })
     }
 
     /// Without packs: everything is made of the accelerator's peak figures.
     pub fn roofline(gpu: Gpu) -> Sources {
-        Sources { packs: Vec::new(), gpu, allow_roofline: true, used: RefCell::default() }
+        Sources { packs: Vec::new(), gpu, allow_roofline: true, screens: true, used: RefCell::default() }
+    }
+
+    /// The same with the times as they were measured, also those that both other engines contradict.
+    pub fn as_measured(self) -> Sources {
+        Sources { screens: false, ..self }
+    }
+
+    /// All packs.
+    pub(super) fn packs(&self) -> impl Iterator<Item = &Pack> {
+        self.packs.iter().map(|(_, pack)| pack)
     }
 
     /// The engine and version whose times these are; none without packs.
@@ -165,8 +185,15 @@ impl Sources {
     }
 
     pub(super) fn note(&self, operation: &'static str, cell: &str, how: How, origin: &str) {
-        let used = Use { operation, cell: cell.to_owned(), how, origin: origin.to_owned() };
+        let used = Use { operation, cell: cell.to_owned(), how, origin: origin.to_owned(), outvoted: 0 };
         self.used.borrow_mut().push(used);
+    }
+
+    /// Of what was noted last.
+    fn note_outvoted(&self, outvoted: u32) {
+        if let Some(last) = self.used.borrow_mut().last_mut() {
+            last.outvoted = outvoted;
+        }
     }
 
     fn note_pack(&self, operation: &'static str, cell: &str, pack: usize, row: &Row, transferred: bool) {
@@ -210,9 +237,11 @@ impl Sources {
         for (index, (_, pack)) in self.packs.iter().enumerate() {
             let found = pack.table(table).and_then(|table| pack.row(table, key));
             if let Some(row) = found
-                && let Some(curve) = Curve::new(row.points())
+                && let (points, outvoted) = self.screened(table, &row)
+                && let Some(curve) = Curve::new(points)
             {
                 self.note_pack(operation, key, index, &row, false);
+                self.note_outvoted(outvoted);
                 return Some(curve);
             }
         }
@@ -269,7 +298,7 @@ impl Sources {
                 .filter_map(|(distance, row)| {
                     let weight = 1.0 / (distance * distance + 1e-12);
                     let (n, k) = (f64::from(row.number(1)?), f64::from(row.number(2)?));
-                    Some((weight, n, k, Curve::new(row.points())?))
+                    Some((weight, n, k, Curve::new(self.screened("gemm", row).0)?))
                 })
                 .collect();
             if let Some((_, row)) = near.first().filter(|_| !sites.is_empty()) {
@@ -284,8 +313,10 @@ impl Sources {
     fn own_gemm(&self, key: &str) -> Option<Curve> {
         let (_, pack) = self.packs.first()?;
         let row = pack.row(pack.table("gemm")?, key)?;
-        let curve = Curve::new(row.points())?;
+        let (points, outvoted) = self.screened("gemm", &row);
+        let curve = Curve::new(points)?;
         self.note_pack("matrix product", key, 0, &row, false);
+        self.note_outvoted(outvoted);
         Some(curve)
     }
 
@@ -465,7 +496,7 @@ impl Sources {
             let other = LeastExperts::new(&self.gpu, dtype, &other);
             let factor = least.us(256.0) / other.us(256.0);
             self.note_pack("experts", wanted, index, &row, true);
-            return Some((Curve::new(row.points())?, factor));
+            return Some((Curve::new(self.screened("moe", &row).0)?, factor));
         }
         None
     }

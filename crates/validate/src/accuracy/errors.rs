@@ -62,7 +62,7 @@ impl Partition {
 }
 
 /// The middle value, or the mean of the two.
-fn median(values: &[f64]) -> Option<f64> {
+pub(super) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let above = *sorted.get(sorted.len() / 2)?;

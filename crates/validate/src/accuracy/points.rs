@@ -1,10 +1,8 @@
 //! Measured deployments: a CSV file, plain or gzip, with the columns of `silicon_sample.csv` of
 //! aiconfigurator-core 0.12.0. One row is one deployment under one closed load.
 
-use super::AccuracyError;
-use flate2::read::MultiGzDecoder;
+use super::{AccuracyError, table};
 use std::collections::HashMap;
-use std::io::Read;
 use std::path::Path;
 
 /// A measured deployment.
@@ -43,6 +41,18 @@ pub struct Point {
 }
 
 impl Point {
+    /// Output tokens per second and accelerator at these times: what its requests in flight give.
+    pub(super) fn throughput(&self, ttft_ms: f64, tpot_ms: f64) -> f64 {
+        let tokens = f64::from(self.output_tokens);
+        let request_ms = ttft_ms + tpot_ms * (tokens - 1.0);
+        f64::from(self.concurrency) * tokens * 1e3 / request_ms / f64::from(self.spread.accelerators().max(1))
+    }
+
+    /// An accelerator of the generation of B200.
+    pub(super) fn is_blackwell(&self) -> bool {
+        ["b200", "b300", "gb200", "gb300"].iter().any(|name| self.system.starts_with(name))
+    }
+
     /// The deployment drafted tokens (multi-token prediction). No column says so. These rows of DeepSeek on TensorRT-LLM
     /// are of the days on which the public benchmark ran its variants with it, and take half to three quarters
     /// of the time per token of the rows beside them with the same settings.
@@ -68,6 +78,11 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// Accelerators of a worker.
+    pub fn accelerators(&self) -> u32 {
+        self.tensor.saturating_mul(self.attention_data)
+    }
+
     /// What the columns mean. In the file a worker of g accelerators with expert parallelism g stands as tensor
     /// parallelism g² with experts g × g, and one with data-parallel attention as data parallelism g² or, with
     /// tensor parallelism g beside it, g: the rows' names, which come from the benchmark's own settings, say
@@ -100,40 +115,27 @@ impl Spread {
     }
 }
 
-/// Largest file, unpacked.
-const MOST_BYTES: u64 = 1 << 30;
-
 /// Reads a file. Rows that repeat one measurement (engine, accelerator, lengths, concurrency and both times)
 /// count once: the first one stays.
 ///
 /// # Errors
 /// A file that is not such a CSV, with its line.
 pub fn read(path: &Path) -> Result<Vec<Point>, AccuracyError> {
-    let failed = |line: usize, message: String| {
-        let place = if line == 0 { String::new() } else { format!("line {line}: ") };
-        AccuracyError { path: path.to_owned(), reason: place + &message }
+    let failed = |line: u64, message: String| AccuracyError {
+        path: path.to_owned(),
+        reason: format!("line {line}: {message}"),
     };
-    let bytes = std::fs::read(path).map_err(|error| failed(0, error.to_string()))?;
-    let mut text = String::new();
-    let read = if bytes.starts_with(&[0x1f, 0x8b]) {
-        MultiGzDecoder::new(&bytes[..]).take(MOST_BYTES).read_to_string(&mut text)
-    } else {
-        (&bytes[..]).take(MOST_BYTES).read_to_string(&mut text)
-    };
-    read.map_err(|error| failed(0, error.to_string()))?;
-    let mut lines = text.lines().enumerate();
-    let header: Vec<String> = lines.next().map(|(_, line)| fields(line)).unwrap_or_default();
-    let columns: HashMap<&str, usize> =
-        header.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
-    if let Some(missing) = NEEDED.iter().find(|name| !columns.contains_key(**name)) {
+    let rows: Vec<(u64, HashMap<String, String>)> = table::rows(path)?;
+    if let Some((_, row)) = rows.first()
+        && let Some(missing) = NEEDED.iter().find(|name| !row.contains_key(**name))
+    {
         return Err(failed(1, format!("the column {missing} is missing")));
     }
     let mut points: Vec<Point> = Vec::new();
     let mut seen = std::collections::HashSet::new();
-    for (number, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
-        let values = fields(line);
-        let get = |name: &str| columns.get(name).and_then(|at| values.get(*at)).map_or("", String::as_str);
-        let point = point(&get).map_err(|message| failed(number + 1, message))?;
+    for (line, row) in &rows {
+        let get = |name: &str| row.get(name).map_or("", String::as_str);
+        let point = point(&get).map_err(|message| failed(*line, message))?;
         let same = format!(
             "{} {} {} {} {} {} {} {}",
             point.backend,
@@ -222,31 +224,6 @@ fn point<'a>(get: &dyn Fn(&str) -> &'a str) -> Result<Point, String> {
     })
 }
 
-/// The fields of a CSV line; quoted ones may hold commas, and a quote twice is a quote.
-fn fields(line: &str) -> Vec<String> {
-    let mut all = vec![String::new()];
-    let mut quoted = false;
-    let mut letters = line.trim_end_matches('\r').chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if quoted && letters.peek() == Some(&'"') => {
-                letters.next();
-                if let Some(field) = all.last_mut() {
-                    field.push('"');
-                }
-            }
-            '"' => quoted = !quoted,
-            ',' if !quoted => all.push(String::new()),
-            other => {
-                if let Some(field) = all.last_mut() {
-                    field.push(other);
-                }
-            }
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,10 +245,5 @@ mod tests {
         assert_eq!(Spread::of(1, 8, 1, 8), spread(1, 8, 1, 8));
         assert_eq!(Spread::of(8, 1, 8, 1), spread(8, 1, 8, 1));
         assert_eq!(Spread::of(2, 0, 1, 1), spread(2, 1, 2, 1));
-    }
-
-    #[test]
-    fn quotes_hold_commas() {
-        assert_eq!(fields("a,\"b,\"\"c\"\"\",d\r"), ["a", "b,\"c\"", "d"]);
     }
 }

@@ -1,5 +1,6 @@
 //! One measured deployment in virtual time: its configuration, its load, and the times that come out.
 
+use super::benchmark::Settings;
 use super::points::Point;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -93,24 +94,26 @@ const TOKENS_PER_PASS: f64 = 2.4;
 /// What stands before a request reaches the scheduler and after its first token leaves it: the client, HTTP, the
 /// tokenizer. The simulator does not have it, and the measured times to first token do; fitted to them, in
 /// milliseconds.
-const FRONT_MS: [(&str, f64); 3] = [("vllm", 40.0), ("sglang", 180.0), ("trtllm", 50.0)];
+const FRONT_MS: [(&str, f64); 3] = [("vllm", 50.0), ("sglang", 140.0), ("trtllm", 110.0)];
 
 /// Predicts a deployment.
 pub fn predict(point: &Point, tried: Tried, interrupt: Arc<AtomicBool>) -> Outcome {
-    let predicted =
-        experiment(point, tried).and_then(|experiment| run(&experiment, &point.backend, interrupt));
+    let predicted = experiment(point, tried).and_then(|experiment| run(&experiment, point, interrupt));
     Outcome { point: point.clone(), predicted }
 }
 
-fn run(experiment: &Experiment, backend: &str, interrupt: Arc<AtomicBool>) -> Result<Times, String> {
+fn run(experiment: &Experiment, point: &Point, interrupt: Arc<AtomicBool>) -> Result<Times, String> {
     let options = Options { stepper: Stepper::Fast, threads: 1, interrupt, ..Options::default() };
     let report = windtunnel_sim::run(experiment, options).map_err(|error| error.to_string())?;
     let value = |name: &str| {
         let value = report.summary.get(name).as_f64();
         value.ok_or_else(|| format!("the run gave no {name}"))
     };
-    let front_ms = FRONT_MS.iter().find(|(name, _)| *name == backend).map_or(0.0, |(_, ms)| *ms);
-    Ok(Times { ttft_ms: value("mean_ttft_ms")? + front_ms, tpot_ms: value("mean_tpot_ms")? })
+    let front_ms = FRONT_MS.iter().find(|(name, _)| *name == point.backend).map_or(0.0, |(_, ms)| *ms);
+    let tpot_ms = value("mean_tpot_ms")?;
+    let given = if point.is_drafted() { TOKENS_PER_PASS } else { 1.0 };
+    let waited_ms = Settings::of(point).waited_passes * tpot_ms * given;
+    Ok(Times { ttft_ms: value("mean_ttft_ms")? + front_ms + waited_ms, tpot_ms })
 }
 
 /// The configuration of a deployment.
@@ -137,7 +140,9 @@ fn experiment(point: &Point, tried: Tried) -> Result<Experiment, String> {
         constant("gpu_scale", tried.gpu_scale),
         constant("communication_scale", tried.communication_scale)
     );
-    let seats = (slots / spread.attention_data.max(1) + slots % spread.attention_data.max(1)).max(256);
+    let Settings { seats, scheduler, memory_fraction, fp8_kv, .. } = Settings::of(point);
+    let fraction = memory_fraction.map_or(String::new(), |fraction| format!(", memory_fraction: {fraction}"));
+    let kv = if fp8_kv { "\n  kvcache_quant_mode: fp8" } else { "" };
     let text = format!(
         "traffic:
   source: {{type: synthetic, input_tokens: {}, output_tokens: {}, shortest_share: {share}}}
@@ -147,12 +152,12 @@ engine:
   model: {}
   hardware: {}
   backend: {}
-  defaults: native{}
+  defaults: native{}{kv}
   workers:
     aggregated:
       parallelism: {{tensor: {}, attention_data: {}, moe_tensor: {}, moe_expert: {}}}
-      scheduler: {{max_sequences: {seats}}}
-      kv_cache: {{prefix_caching: false, capacity: {{type: default}}}}
+      scheduler: {{max_sequences: {seats}{scheduler}}}
+      kv_cache: {{prefix_caching: false, capacity: {{type: default{fraction}}}}}
       timing: {timing}
 ",
         point.input_tokens,

@@ -56,6 +56,16 @@ pub struct MeasuredRequest {
 }
 
 impl MeasuredRun {
+    /// Reads every run of a file, and its lines that are of no request: what they say of the runs.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), but for names.
+    pub fn all(path: &Path) -> Result<(Vec<MeasuredRun>, Vec<String>), MeasuredError> {
+        let text = text(path)?;
+        let others = text.lines().filter(|line| line.contains("\"meta\"")).map(str::to_owned).collect();
+        Ok((runs(path, &text)?, others))
+    }
+
     /// Reads a run. `name` says which one, where the file holds several.
     ///
     /// # Errors
@@ -63,8 +73,7 @@ impl MeasuredRun {
     /// and times that contradict each other.
     pub fn read(path: &Path, name: Option<&str>) -> Result<MeasuredRun, MeasuredError> {
         let text = text(path)?;
-        let mut runs =
-            if bench::is_result(&text) { bench::runs(path, &text)? } else { stamps::runs(path, &text)? };
+        let mut runs = runs(path, &text)?;
         let at = match name {
             Some(name) => runs.iter().position(|run| run.name == name),
             None if runs.len() == 1 => Some(0),
@@ -147,6 +156,10 @@ impl MeasuredRun {
         });
         Ok(MeasuredRun { name, requests: requests.collect::<Result<_, _>>()?, pace, failed })
     }
+}
+
+fn runs(path: &Path, text: &str) -> Result<Vec<MeasuredRun>, MeasuredError> {
+    if bench::is_result(text) { bench::runs(path, text) } else { stamps::runs(path, text) }
 }
 
 /// A request with its stamps in seconds.
