@@ -3,9 +3,10 @@
 
 use divan::{Bencher, black_box};
 use std::num::NonZeroU32;
+use windtunnel_config::Deployment;
 use windtunnel_engine::{
-    Content, DecodeSet, HandOff, Nanos, OutputPlan, Rank, RankConfig, Request, RequestId, Shape, Stepper,
-    sglang, trtllm, vllm,
+    Chunk, Content, DecodeSet, HandOff, Nanos, OutputPlan, Rank, RankConfig, Request, RequestId, Shape,
+    Stepper, sglang, trtllm, vllm,
 };
 use windtunnel_perf::{Law, Linear, Polynomial, Speedup, TimingModel};
 use windtunnel_router::RoundRobin;
@@ -161,4 +162,37 @@ fn timing(bencher: Bencher, law: &str) {
         decode.grow();
         black_box(model.pass_duration(&Shape { prefill: &[], decode }))
     });
+}
+
+/// A deployment with calibrated timing.
+fn calibrated(model: &str) -> Deployment {
+    let text = format!(
+        "engine: {{model: {model}, hardware: h200_sxm, backend: vllm, defaults: native, workers: {{aggregated: {{parallelism: \
+         {{tensor: 8, moe_tensor: 8}}, kv_cache: {{capacity: {{type: fixed, blocks: 10000}}}}, timing: {{type: default}}}}}}}}\n\
+         traffic: {{source: {{type: synthetic, input_tokens: 1, output_tokens: 1}}, load: {{type: concurrency}}, stop: \
+         {{requests: 1}}}}\n"
+    );
+    windtunnel_config::from_str("bench", &text, &[]).expect("a deployment that is covered").deployment
+}
+
+/// How long it takes to find out how long a pass takes by measured operations: of decodes within what was measured, of
+/// longer ones, and with a chunk of a prompt.
+#[divan::bench(args = ["within", "beyond", "mixed"])]
+fn calibrated_timing(bencher: Bencher, kind: &str) {
+    let model = calibrated("meta-llama/Llama-3.1-70B").timing;
+    let mut decode = DecodeSet::default();
+    let context = if kind == "beyond" { 300_000 } else { 1000 };
+    (0..64).for_each(|i| decode.add(context + i));
+    let chunks = [Chunk { new_tokens: 1024, before: 512 }];
+    let prefill = if kind == "mixed" { &chunks[..] } else { &[] };
+    bencher.bench_local(|| {
+        decode.grow();
+        black_box(model.pass_duration(&Shape { prefill, decode }))
+    });
+}
+
+/// From configuration to a deployment whose look-ups are folded, the packs unpacked on the way.
+#[divan::bench(args = ["meta-llama/Llama-3.1-70B", "deepseek-ai/DeepSeek-V3"])]
+fn calibrated_compile(bencher: Bencher, model: &str) {
+    bencher.bench_local(|| black_box(calibrated(model)));
 }
