@@ -14,7 +14,7 @@ engine:
   workers:
     aggregated:
       kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 40000}}
-      timing: {pass_us: 0, gpu_scale: 1}
+      timing: {pass_us: 0, sequence_us: 0, gpu_scale: 1}
 ";
 
 fn load(overrides: &[&str]) -> Result<Experiment, String> {
@@ -49,11 +49,14 @@ fn the_host_adds_its_time_to_every_pass() {
     let pass = |overrides: &[&str]| load(overrides).unwrap().deployment.timing.pass_duration(&shape).0;
     let with_host = pass(&["engine.workers.aggregated.timing.pass_us=1500"]);
     assert_eq!(with_host - pass(&[]), 1_500_000);
+    // One sequence: the chunk.
+    let for_each = pass(&["engine.workers.aggregated.timing.sequence_us=20"]);
+    assert_eq!(for_each - pass(&[]), 20_000);
 }
 
 #[test]
 fn timing_may_be_left_out() {
-    let whole = FILE.replace("      timing: {pass_us: 0, gpu_scale: 1}\n", "");
+    let whole = FILE.replace("      timing: {pass_us: 0, sequence_us: 0, gpu_scale: 1}\n", "");
     let experiment = from_str("file.yaml", &whole, &[]).unwrap();
     assert_eq!(experiment.effective["engine"]["workers"]["aggregated"]["timing"]["type"], "default");
 }

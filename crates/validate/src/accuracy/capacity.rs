@@ -73,7 +73,7 @@ pub struct CapacityReport {
 pub fn capacities(path: &Path) -> Result<CapacityReport, AccuracyError> {
     let mut compared = Vec::new();
     let mut uncovered = BTreeMap::new();
-    for (line, row) in rows::<Measured>(path)? {
+    for (line, row) in rows::<Measured>(path, &[])? {
         if row.max_concurrent_sequences == 0 {
             let reason = format!("line {line}: max_concurrent_sequences is 0; needed is at least 1");
             return Err(AccuracyError { path: path.to_owned(), reason });

@@ -125,12 +125,7 @@ pub fn read(path: &Path) -> Result<Vec<Point>, AccuracyError> {
         path: path.to_owned(),
         reason: format!("line {line}: {message}"),
     };
-    let rows: Vec<(u64, HashMap<String, String>)> = table::rows(path)?;
-    if let Some((_, row)) = rows.first()
-        && let Some(missing) = NEEDED.iter().find(|name| !row.contains_key(**name))
-    {
-        return Err(failed(1, format!("the column {missing} is missing")));
-    }
+    let rows: Vec<(u64, HashMap<String, String>)> = table::rows(path, &NEEDED)?;
     let mut points: Vec<Point> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for (line, row) in &rows {

@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// The rows of a file, each with its line.
-pub(super) fn rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<(u64, T)>, AccuracyError> {
+/// The rows of a file, each with its line. Its header has at least the columns `needed`.
+pub(super) fn rows<T: DeserializeOwned>(path: &Path, needed: &[&str]) -> Result<Vec<(u64, T)>, AccuracyError> {
     let error = |reason: String| AccuracyError { path: path.to_owned(), reason };
     let unreadable = |cause: std::io::Error| error(format!("cannot be read: {cause}"));
     let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
@@ -17,6 +17,9 @@ pub(super) fn rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<(u64, T)>, Ac
     let mut reader = csv::Reader::from_reader(text);
     let mut rows = Vec::new();
     let header = reader.headers().map_err(|cause| error(cause.to_string()))?.clone();
+    if let Some(missing) = needed.iter().find(|name| !header.iter().any(|column| column == **name)) {
+        return Err(error(format!("line 1: the column {missing} is missing")));
+    }
     let mut record = csv::StringRecord::new();
     loop {
         let line = reader.position().line();
