@@ -263,17 +263,35 @@ impl Rank {
         each!(self, rank => rank.advance_steady(passes));
     }
 
-    /// The worker reports, with the pass scheduled last, that a load has ended ([`vllm::Rank::kv_loaded`]).
+    /// When the ends of transfers are told: with the pass scheduled last, since the worker is asked when it is
+    /// launched (vLLM); or when they come, to be heard in the next turn of its own loop (SGLang).
+    pub fn hears_with_passes(&self) -> bool {
+        matches!(self, Rank::Vllm(_))
+    }
+
+    /// A load has ended ([`vllm::Rank::kv_loaded`], [`sglang::Rank::kv_loaded`]).
     pub fn kv_loaded(&mut self, slot: Slot) {
-        if let Rank::Vllm(rank) = self {
-            rank.kv_loaded(slot);
+        match self {
+            Rank::Vllm(rank) => rank.kv_loaded(slot),
+            Rank::Sglang(rank) => rank.kv_loaded(slot),
+            Rank::Trtllm(_) => {}
         }
     }
 
-    /// The same of blocks that were held for another rank to read ([`vllm::Rank::kv_sent`]).
+    /// Blocks that were held for another rank have been read ([`vllm::Rank::kv_sent`], [`sglang::Rank::kv_sent`]).
     pub fn kv_sent(&mut self, slot: Slot) {
-        if let Rank::Vllm(rank) = self {
-            rank.kv_sent(slot);
+        match self {
+            Rank::Vllm(rank) => rank.kv_sent(slot),
+            Rank::Sglang(rank) => rank.kv_sent(slot),
+            Rank::Trtllm(_) => {}
+        }
+    }
+
+    /// Another rank has made room for the KV of a request ([`sglang::Rank::kv_wanted`]). The others compute prompts
+    /// without asking.
+    pub fn kv_wanted(&mut self, slot: Slot) {
+        if let Rank::Sglang(rank) = self {
+            rank.kv_wanted(slot);
         }
     }
 
@@ -292,25 +310,31 @@ impl Rank {
         }
     }
 
-    /// A load has ended, by the rules of AISimulate 0.13 ([`vllm::Rank::kv_loaded_at_once`]).
+    /// A load has ended, by the rules of AISimulate 0.13: it is known at once.
     pub fn kv_loaded_at_once(&mut self, slot: Slot) {
-        if let Rank::Vllm(rank) = self {
-            rank.kv_loaded_at_once(slot);
+        match self {
+            Rank::Vllm(rank) => rank.kv_loaded_at_once(slot),
+            Rank::Sglang(rank) => rank.kv_loaded_at_once(slot),
+            Rank::Trtllm(_) => {}
         }
     }
 
-    /// Held blocks have been read, by the rules of AISimulate 0.13 ([`vllm::Rank::kv_sent_at_once`]).
+    /// Held blocks have been read, by the rules of AISimulate 0.13: they are free at once.
     pub fn kv_sent_at_once(&mut self, slot: Slot) {
-        if let Rank::Vllm(rank) = self {
-            rank.kv_sent_at_once(slot);
+        match self {
+            Rank::Vllm(rank) => rank.kv_sent_at_once(slot),
+            Rank::Sglang(rank) => rank.kv_sent_at_once(slot),
+            Rank::Trtllm(_) => {}
         }
     }
 
-    /// Starts the load of the first waiting request, by the rules of AISimulate 0.13 ([`vllm::Rank::start_load`]).
+    /// Starts the load of the first waiting request, by the rules of AISimulate 0.13 ([`vllm::Rank::start_load`],
+    /// [`sglang::Rank::start_load`]).
     pub fn start_load(&mut self) -> Option<KvLoad> {
         match self {
             Rank::Vllm(rank) => rank.start_load(),
-            Rank::Sglang(_) | Rank::Trtllm(_) => None,
+            Rank::Sglang(rank) => rank.start_load(),
+            Rank::Trtllm(_) => None,
         }
     }
 

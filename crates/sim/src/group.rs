@@ -176,12 +176,48 @@ impl<L: Lanes> Group<L> {
 
     /// Hands over a request to the lane `lane` at `now`, to which the group has been advanced. A refused
     /// request is recorded and has ended.
-    /// True if it was taken.
-    pub(crate) fn submit(&mut self, lane: usize, sending: Sending, now: Nanos) -> bool {
+    /// Where it stands, if it was taken.
+    pub(crate) fn submit(&mut self, lane: usize, sending: Sending, now: Nanos) -> Option<Slot> {
         self.now = now;
         let taken = self.lanes.as_mut()[lane].submit(sending, now, &mut self.collector);
-        self.wake_or_end(taken, now);
+        self.wake_or_end(taken.is_some(), now);
         taken
+    }
+
+    /// The same of a request whose prompt another worker computes when there is room for its KV here.
+    pub(crate) fn receive(&mut self, lane: usize, sending: Sending, now: Nanos) -> Option<Slot> {
+        self.now = now;
+        let taken = self.lanes.as_mut()[lane].receive(sending, now, &mut self.collector);
+        self.wake_or_end(taken.is_some(), now);
+        self.start_load_at_once(lane, taken);
+        taken
+    }
+
+    /// Room is made at once if nothing runs (AISimulate 0.13).
+    fn start_load_at_once(&mut self, lane: usize, taken: Option<Slot>) {
+        if taken.is_some() && self.at_once && self.in_flight() == 0 {
+            self.lanes.as_mut()[lane].start_load();
+        }
+    }
+
+    /// Another worker has made room for the KV of a request in the lane `lane`, at `now`, to which the group has been
+    /// advanced.
+    pub(crate) fn kv_wanted(&mut self, lane: usize, slot: Slot, now: Nanos) {
+        self.lanes.as_mut()[lane].rank.kv_wanted(slot);
+        self.now = now;
+        self.wake(now);
+    }
+
+    /// Another worker has computed the prompt of a request in the lane `lane`.
+    pub(crate) fn note_prefill(&mut self, lane: usize, slot: Slot, prefill: &RequestRecord) {
+        self.lanes.as_mut()[lane].note_prefill(slot, prefill);
+    }
+
+    /// Takes back a request in the lane `lane` that does not run yet, at `now`, to which the group has been advanced.
+    pub(crate) fn withdraw(&mut self, lane: usize, slot: Slot, now: Nanos) {
+        self.now = now;
+        self.lanes.as_mut()[lane].withdraw(slot);
+        self.wake(now);
     }
 
     /// The same of a request whose prompt another worker has computed.
@@ -194,11 +230,9 @@ impl<L: Lanes> Group<L> {
     ) -> bool {
         self.now = now;
         let taken = self.lanes.as_mut()[lane].hand_over(arrival, record, now, &mut self.collector);
-        self.wake_or_end(taken, now);
-        if taken && self.at_once && self.in_flight() == 0 {
-            self.lanes.as_mut()[lane].start_load();
-        }
-        taken
+        self.wake_or_end(taken.is_some(), now);
+        self.start_load_at_once(lane, taken);
+        taken.is_some()
     }
 
     fn wake_or_end(&mut self, taken: bool, now: Nanos) {
@@ -219,13 +253,15 @@ impl<L: Lanes> Group<L> {
 
     /// The load of a request in the lane `lane` has ended at `now`, to which the group has been advanced.
     pub(crate) fn load_ended(&mut self, lane: usize, slot: Slot, now: Nanos) {
-        self.lanes.as_mut()[lane].load_ended(slot);
+        let at_once = self.at_once;
+        self.lanes.as_mut()[lane].load_ended(slot, at_once);
         self.transfer_ended(lane, now);
     }
 
     /// Blocks held in the lane `lane` have been read at `now`, to which the group has been advanced.
     pub(crate) fn send_ended(&mut self, lane: usize, slot: Slot, now: Nanos) {
-        self.lanes.as_mut()[lane].send_ended(slot);
+        let at_once = self.at_once;
+        self.lanes.as_mut()[lane].send_ended(slot, at_once);
         self.transfer_ended(lane, now);
     }
 
@@ -286,7 +322,7 @@ impl<L: Lanes> Group<L> {
                     self.report(now, self.step);
                     if !self.run_stretch(now, horizon) {
                         self.schedule(now);
-                        if until_end && self.has_moves() {
+                        if until_end && (self.ended > 0 || self.has_moves()) {
                             return;
                         }
                     }
@@ -323,7 +359,8 @@ impl<L: Lanes> Group<L> {
         let (mut longest, mut ready) = (Nanos::ZERO, start);
         let (mut tokens, mut prefill_tokens, mut hopeless) = (0, 0, false);
         self.lanes.as_mut().iter_mut().for_each(|lane| {
-            let part = lane.schedule(throttle, now, start, &self.timing);
+            let part = lane.schedule(throttle, now, start, &self.timing, &mut self.collector);
+            self.ended += part.ended;
             ready = ready.max(part.ready);
             longest = longest.max(part.duration);
             tokens += part.tokens;

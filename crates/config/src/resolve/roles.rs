@@ -28,10 +28,10 @@ pub(super) fn deployments(
             Some((deployment?, None))
         }
         Mode::Disaggregated => {
-            if keys.backend != Backend::Vllm {
+            if keys.backend == Backend::Trtllm {
                 let message = format!(
                     "got \"disaggregated\"; separate prefill and decode workers of backend {} are not supported yet; \
-                     those of vllm are",
+                     those of vllm and sglang are",
                     name(keys.backend)
                 );
                 findings.problem("engine.mode", message);

@@ -35,9 +35,9 @@ pub(super) fn rank(
         max_sequences: *scheduler.max_sequences.get_or_insert(if native { 2048 } else { 256 }),
     };
     let blocks = capacity::blocks(keys, &limits, folder, semantics, findings)?;
-    let cache = &keys.worker.kv_cache;
+    let cache = &mut keys.worker.kv_cache;
     let block_size = cache.block_size?;
-    let prefix_reuse = cache.prefix_caching;
+    let prefix_reuse = *cache.prefix_caching.get_or_insert(true);
     let chunked_context = *keys.enable_chunked_prefill.get_or_insert(!native);
     let scheduler = &mut keys.worker.scheduler;
     scheduler.policy.get_or_insert(QueuePolicy::Fcfs);

@@ -8,6 +8,13 @@ pub struct Case {
     pub trace: Option<String>,
 }
 
+impl Case {
+    /// The same with overrides.
+    fn with(self, overrides: &[&'static str]) -> Case {
+        Case { overrides: overrides.to_vec(), ..self }
+    }
+}
+
 const GOOD: &str = "\
 traffic:
   source: {type: synthetic, input_tokens: 100, output_tokens: 10}
@@ -187,6 +194,26 @@ fn not_yet() -> Vec<Case> {
             "  backend: vllm\n  workers:\n    aggregated:",
             "  backend: trtllm\n  mode: disaggregated\n  workers:\n    prefill: {}\n    decode:",
         ),
+        edit(
+            "sglang: keys of decode workers elsewhere",
+            "  backend: vllm\n",
+            "  backend: sglang\n  defaults: aisimulate\n",
+        )
+        .with(&[
+            "engine.workers.aggregated.scheduler={num_reserved_decode_tokens: 64, \
+             disaggregation_decode_extra_slots: 2}",
+        ]),
+        edit(
+            "sglang: several decode ranks keep no prefixes",
+            "  backend: vllm\n  workers:\n    aggregated:",
+            "  backend: sglang\n  mode: disaggregated\n  workers:\n    prefill: {kv_cache: {capacity: {type: fixed, \
+             blocks: 4096}}, timing: {type: polynomial}}\n    decode:",
+        )
+        .with(&[
+            "engine.workers.decode.scheduler={}",
+            "engine.workers.decode.parallelism.attention_data=2",
+            "engine.workers.decode.kv_cache.prefix_caching=true",
+        ]),
         add("not yet: kv transfer", engine, "  kv_transfer: {}\n"),
         add("not yet: speculation", engine, "  speculation: {kind: ngram, num_speculative_tokens: 3}\n"),
         add("not yet: nextn", engine, "  nextn: 1\n"),
