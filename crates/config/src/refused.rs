@@ -131,24 +131,6 @@ const VALUES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Values that AISimulate refuses together.
-struct Together {
-    path: &'static str,
-    value: &'static str,
-    beside: &'static str,
-    with: &'static str,
-    why: &'static str,
-}
-
-const TOGETHER: &[Together] = &[Together {
-    path: "engine.mode",
-    value: r#""disaggregated""#,
-    beside: "engine.backend",
-    with: r#""trtllm""#,
-    why: "separate prefill and decode workers of backend trtllm are not supported, by AISimulate 0.13 neither; \
-          workers.aggregated is",
-}];
-
 /// The roles of workers, whose keys are the same.
 const ROLES: [&str; 3] = ["aggregated", "prefill", "decode"];
 
@@ -172,7 +154,7 @@ pub(crate) fn take_out(root: &mut Node) -> (Vec<Problem>, Vec<String>) {
 /// A mode that this version refuses needs other workers than the ones it knows.
 fn wants_other_roles(root: &Node) -> bool {
     let mode = root.find("engine.mode");
-    mode.is_some_and(|mode| value(root, "engine.mode", mode, true).is_some())
+    mode.is_some_and(|mode| value("engine.mode", mode, true).is_some())
 }
 
 /// Puts the keys that may be given the values that mean "not used" into a schema, with these values.
@@ -211,17 +193,11 @@ fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<St
 }
 
 /// Why a value of AISimulate's is refused. `allowed` says whether the schema, which does not know them
-/// all, would take it; `root` holds the values beside it.
-pub(crate) fn value(root: &Node, path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
+/// all, would take it.
+pub(crate) fn value(path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
     let integer = matches!(node.value, Value::Int(_));
-    let json = |node: &Node| node.to_json().to_string();
-    let here = json(node);
-    let beside = |pair: &Together| root.find(pair.beside).is_some_and(|other| json(other) == pair.with);
+    let here = node.to_json().to_string();
     let path = &*usual(path);
-    let mut together = TOGETHER.iter().filter(|pair| pair.path == path && pair.value == here);
-    if let Some(pair) = together.find(|pair| beside(pair)) {
-        return Some(pair.why);
-    }
     let refused = |value: &str| if value == ANY { integer && !allowed } else { value == here };
     VALUES.iter().find(|(at, value, _)| *at == path && refused(value)).map(|(_, _, why)| *why)
 }

@@ -274,7 +274,7 @@ impl Rank {
         match self {
             Rank::Vllm(rank) => rank.kv_loaded(slot),
             Rank::Sglang(rank) => rank.kv_loaded(slot),
-            Rank::Trtllm(_) => {}
+            Rank::Trtllm(rank) => rank.kv_loaded(slot),
         }
     }
 
@@ -283,7 +283,7 @@ impl Rank {
         match self {
             Rank::Vllm(rank) => rank.kv_sent(slot),
             Rank::Sglang(rank) => rank.kv_sent(slot),
-            Rank::Trtllm(_) => {}
+            Rank::Trtllm(rank) => rank.kv_sent(slot),
         }
     }
 
@@ -315,7 +315,7 @@ impl Rank {
         match self {
             Rank::Vllm(rank) => rank.kv_loaded_at_once(slot),
             Rank::Sglang(rank) => rank.kv_loaded_at_once(slot),
-            Rank::Trtllm(_) => {}
+            Rank::Trtllm(rank) => rank.kv_loaded(slot),
         }
     }
 
@@ -324,7 +324,7 @@ impl Rank {
         match self {
             Rank::Vllm(rank) => rank.kv_sent_at_once(slot),
             Rank::Sglang(rank) => rank.kv_sent_at_once(slot),
-            Rank::Trtllm(_) => {}
+            Rank::Trtllm(rank) => rank.kv_sent_at_once(slot),
         }
     }
 
@@ -334,7 +334,7 @@ impl Rank {
         match self {
             Rank::Vllm(rank) => rank.start_load(),
             Rank::Sglang(rank) => rank.start_load(),
-            Rank::Trtllm(_) => None,
+            Rank::Trtllm(rank) => rank.start_load(),
         }
     }
 

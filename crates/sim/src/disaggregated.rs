@@ -13,7 +13,7 @@ use crate::links::{Cargo, Links, TransferId};
 use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
-use crate::reporting::percentiles;
+use crate::reporting::{add_notes, percentiles};
 use crate::run::refusal;
 use std::collections::HashMap;
 use windtunnel_config::{ChargedTokens, Deployment, Experiment, Pace, Prefill, Semantics, Workload};
@@ -98,6 +98,10 @@ pub(crate) struct Disaggregated<'a, L> {
     touched: Vec<usize>,
     moves: Vec<Move>,
 }
+
+/// What the report says of hand-offs that no trace and no source stands behind.
+const UNPROVEN: &str = "separate prefill and decode workers of TensorRT-LLM are an extension, and not proven against \
+                        the engine";
 
 const PREFILL: usize = 0;
 const DECODE: usize = 1;
@@ -535,6 +539,19 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             decode: pool(self.pools[DECODE].deployment),
             percentiles: percentiles(self.prefill.deployment.semantics),
         };
-        Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end)
+        let outside = self.pools.each_ref().map(|pool| {
+            let groups = &self.groups[pool.first..pool.first + pool.count];
+            let outside = groups.iter().map(Group::outside_of_profile);
+            outside.fold([false; 2], |[p, d], [more_p, more_d]| [p | more_p, d | more_d])
+        });
+        let mut report = Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end);
+        for (pool, outside) in self.pools.iter().zip(outside) {
+            add_notes(&mut report, pool.deployment, outside);
+        }
+        report.notes.dedup();
+        if matches!(self.prefill.deployment.engine, RankConfig::Trtllm(_)) {
+            report.notes.push(UNPROVEN.to_owned());
+        }
+        report
     }
 }

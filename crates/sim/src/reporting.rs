@@ -34,8 +34,15 @@ pub fn report(
         },
         percentiles: percentiles(deployment.semantics),
     };
-    let [prefill, decode] = outside;
     let mut report = Report::new(collectors, &run_end);
+    add_notes(&mut report, deployment, outside);
+    report
+}
+
+/// What a reader has to know of where pass times come from. `outside`: prefills, and decodes, lay outside of what
+/// they were measured for.
+pub(crate) fn add_notes(report: &mut Report, deployment: &Deployment, outside: [bool; 2]) {
+    let [prefill, decode] = outside;
     for (passes, left) in [("prefills", prefill), ("decodes", decode)] {
         if left {
             report.notes.push(format!(
@@ -51,7 +58,6 @@ pub fn report(
     if let Law::Calibrated(model) = deployment.timing.law() {
         report.notes.extend(model.notes());
     }
-    report
 }
 
 /// How percentiles are read.

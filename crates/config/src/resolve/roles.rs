@@ -2,11 +2,11 @@
 //! those.
 
 use super::Findings;
-use super::engine::{deployment, name};
+use super::engine::deployment;
 use super::role::{RoleKeys, token_bytes};
 use crate::document::{
-    Backend, BytesPerToken, Engine, KvTransfer as TransferKeys, LinkSharing as SharingKey, Mode,
-    TransferTiming, Worker,
+    BytesPerToken, Engine, KvTransfer as TransferKeys, LinkSharing as SharingKey, Mode, TransferTiming,
+    Worker,
 };
 use crate::experiment::{ChargedTokens, Deployment, KvTransfer, LinkSharing, Prefill};
 use std::path::Path;
@@ -28,15 +28,6 @@ pub(super) fn deployments(
             Some((deployment?, None))
         }
         Mode::Disaggregated => {
-            if keys.backend == Backend::Trtllm {
-                let message = format!(
-                    "got \"disaggregated\"; separate prefill and decode workers of backend {} are not supported yet; \
-                     those of vllm and sglang are",
-                    name(keys.backend)
-                );
-                findings.problem("engine.mode", message);
-                return None;
-            }
             let (prefill, decode) = (keys.workers.prefill.take()?, keys.workers.decode.take()?);
             let (prefill, first) = role("prefill", keys, prefill, folder, findings);
             let (decode, second) = role("decode", keys, decode, folder, findings);

@@ -190,10 +190,12 @@ fn not_yet() -> Vec<Case> {
         edit("not yet: disaggregated roles", "    aggregated:", "    prefill: {}\n    decode:"),
         add("not yet: afd", engine, "  mode: afd\n"),
         edit(
-            "not yet: trtllm disaggregated",
+            "trtllm: separate workers never pause",
             "  backend: vllm\n  workers:\n    aggregated:",
-            "  backend: trtllm\n  mode: disaggregated\n  workers:\n    prefill: {}\n    decode:",
-        ),
+            "  backend: trtllm\n  mode: disaggregated\n  workers:\n    prefill: {kv_cache: {capacity: {type: fixed, \
+             blocks: 4096}}, timing: {type: polynomial}}\n    decode:",
+        )
+        .with(&["engine.workers.decode.scheduler={capacity_policy: max_utilization}", "engine.context_length=4096"]),
         edit(
             "sglang: keys of decode workers elsewhere",
             "  backend: vllm\n",

@@ -53,7 +53,9 @@ impl Rank {
         let full = self.running.len() >= self.config.max_running_requests as usize;
         let queues = &self.hand_offs;
         if self.hands_over_at_once() {
-            return full || (queues.activated.is_empty() && self.waiting.is_empty());
+            // Between two passes the driver may make room for another one.
+            let still = queues.activated.is_empty() && self.waiting.is_empty();
+            return queues.preallocating.is_empty() && (full || still);
         }
         queues.unheard == 0
             && queues.retracted.is_empty()
