@@ -24,6 +24,18 @@ pub enum Floor {
     Zero,
 }
 
+/// Which part of its requests the workers serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// All of it.
+    Whole,
+    /// Prompts, whose KV others take: blocks in use are not counted.
+    Prompts,
+    /// What follows the prompt, which others have computed: caches are not asked, prompt tokens are not counted, and
+    /// each request has blocks of its own.
+    Outputs,
+}
+
 /// How a cost is made, and what is made of the costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KvRouterSettings {
@@ -47,6 +59,8 @@ pub struct KvRouterSettings {
     pub expects_prefill_times: bool,
     /// Requests are held back while every rank is busy.
     pub queue: Option<QueueSettings>,
+    /// Which part of its requests the workers serve.
+    pub serves: Serves,
     /// Of the draws.
     pub seed: u64,
 }
@@ -64,6 +78,7 @@ impl Default for KvRouterSettings {
             temperature: 0.0,
             expects_prefill_times: false,
             queue: None,
+            serves: Serves::Whole,
             seed: 42,
         }
     }
@@ -136,7 +151,7 @@ impl KvRouter {
         let rank = self.choose(dp_rank, now);
         let block_size = self.settings.block_size;
         let cached = (self.overlaps.of(rank) * block_size).min(self.prompt.tokens);
-        let uncached = self.prompt.tokens - cached;
+        let uncached = if self.settings.serves == Serves::Outputs { 0 } else { self.prompt.tokens - cached };
         let prefill = (uncached > 0).then(|| PrefillLoad {
             tokens: uncached.into(),
             time: self.prefill_time.as_ref().map(|time| time(uncached, cached)),
@@ -145,7 +160,8 @@ impl KvRouter {
         let record =
             RoutingRecord { overlap_tokens: cached, best_overlap_tokens: self.overlaps.best() * block_size };
         let ranks = self.fleet.ranks.get();
-        Choice { worker: rank / ranks, rank: Some(rank % ranks), record: Some(record) }
+        let record = (self.settings.serves != Serves::Outputs).then_some(record);
+        Choice { worker: rank / ranks, rank: Some(rank % ranks), record }
     }
 
     fn choose(&mut self, dp_rank: Option<u32>, now: Nanos) -> u32 {
@@ -208,8 +224,16 @@ impl KvRouter {
 
 impl Router for KvRouter {
     fn route(&mut self, incoming: &Incoming<'_>, _: &mut dyn Workers) -> Verdict {
-        read_prompt(incoming.request, self.settings.block_size, &mut self.prompt);
+        let (request, serves) = (incoming.request, self.settings.serves);
+        read_prompt(request, self.settings.block_size, &mut self.prompt);
+        if serves == Serves::Outputs {
+            self.prompt.keys.clear();
+        }
         self.index.overlaps(&self.prompt.keys, &mut self.overlaps);
+        if serves == Serves::Prompts {
+            self.prompt.keys.clear();
+            self.prompt.blocks = 0;
+        }
         let id = incoming.request.id;
         let holds = self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) || self.all_busy(incoming.now);
         if holds && let Some(queue) = &mut self.queue {

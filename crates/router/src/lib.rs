@@ -29,7 +29,7 @@ pub use balancer::VllmBalancer;
 pub use cache_aware::{CacheAware, CacheAwareSettings};
 pub use coordinator::{GroupStep, LoadReport, RankLoad};
 pub use holders::{Holders, Overlaps};
-pub use kv_router::{Floor, KvRouter, KvRouterSettings, PrefillTime};
+pub use kv_router::{Floor, KvRouter, KvRouterSettings, PrefillTime, Serves};
 pub use load::{LeastKv, LeastRequests, PowerOfTwo, Random};
 pub use policy::Policy;
 pub use prefix_hash::{PrefixHash, PrefixHashSettings};

@@ -10,16 +10,18 @@ use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes, Move};
 use crate::lane::Sending;
 use crate::links::{Cargo, Links, TransferId};
+use crate::news::Telling;
 use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
 use crate::reporting::{add_notes, percentiles};
+use crate::routing::Routing;
 use crate::run::refusal;
 use std::collections::HashMap;
 use windtunnel_config::{ChargedTokens, Deployment, Experiment, Pace, Prefill, Semantics, Workload};
 use windtunnel_engine::{HandOff, KvLoad, Nanos, RankConfig, Rejection, RequestId, Slot};
-use windtunnel_report::{Pool, Report, RequestRecord, Role, RunEnd};
-use windtunnel_router::RoundRobin;
+use windtunnel_report::{Pool, Report, RequestRecord, Role, Routing as KnownOverlap, RunEnd};
+use windtunnel_router::{Choice, Policy, RoundRobin};
 use windtunnel_traffic::{Arrival, Source};
 
 /// Where a request's blocks are held, and what is charged for them.
@@ -56,7 +58,12 @@ enum Turn {
     Workers(RoundRobin, Placer),
     /// All ranks of all workers in turn (AISimulate).
     Ranks(RoundRobin),
+    /// As the role's router says, and where it names no rank as the worker places among its ranks.
+    Routed(Box<Routing>, Placer),
 }
+
+/// Where a request of a pool goes: the group, the lane in it, and what the router knew of its prompt.
+type Place = (usize, usize, Option<KnownOverlap>);
 
 /// The groups of one role: a part of all groups.
 struct PoolOf<'a> {
@@ -116,16 +123,21 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         let mut groups = Vec::new();
         let mut pool = |deployment: &'a Deployment, role| -> Result<PoolOf<'a>, SimError> {
             let (first, ranks) = (groups.len(), ranks_per_group(deployment));
+            let group_options = GroupOptions { telling: Telling::of(deployment), ..group_options.clone() };
             for worker in 0..deployment.replicas.get() {
                 for rank in (0..deployment.ranks.get()).step_by(ranks as usize) {
                     groups.push(Group::new(role, worker, rank, ranks, deployment, &group_options)?);
                 }
             }
-            let turn = match deployment.semantics {
-                Semantics::Aisimulate013 => Turn::Ranks(RoundRobin::new()),
-                Semantics::Native => Turn::Workers(RoundRobin::new(), Placer::new(deployment)),
+            let count = groups.len() - first;
+            let turn = match (&deployment.router, deployment.semantics) {
+                (Policy::RoundRobin, Semantics::Aisimulate013) => Turn::Ranks(RoundRobin::new()),
+                (Policy::RoundRobin, Semantics::Native) => {
+                    Turn::Workers(RoundRobin::new(), Placer::new(deployment))
+                }
+                _ => Turn::Routed(Box::new(Routing::new(deployment, count)), Placer::new(deployment)),
             };
-            Ok(PoolOf { deployment, first, count: groups.len() - first, turn })
+            Ok(PoolOf { deployment, first, count, turn })
         };
         let pools = [pool(&prefill.deployment, Role::Prefill)?, pool(&experiment.deployment, Role::Decode)?];
         let workers = [&prefill.deployment, &experiment.deployment].map(|d| d.replicas.get() as usize);
@@ -299,7 +311,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         }
         let Some(arrival) = self.coming.remove(&id) else { return };
         self.held.insert(id, held);
-        let (to, to_lane) = match self.place(DECODE, arrival.dp_rank, now) {
+        let (to, to_lane, _) = match self.place(DECODE, &arrival, now) {
             Ok(place) => place,
             Err((to, reason)) => {
                 self.refuse(to, arrival, now, reason);
@@ -332,6 +344,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         {
             self.rooms.remove(&id);
             self.groups[group].withdraw(lane, load.slot, now);
+            self.note_due(group);
         }
     }
 
@@ -395,6 +408,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
                     self.asking.remove(&id);
                     let (at, lane, slot) = place;
                     self.groups[at].withdraw(lane, slot, now);
+                    self.note_due(at);
                 }
             }
             (Order::RoomFirst, Semantics::Aisimulate013) => {
@@ -409,7 +423,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
 
     /// Sends a request to a prefill worker, with one token to give there. Where it stands, if it was taken.
     fn prefill(&mut self, arrival: Arrival, now: Nanos) -> Option<(usize, usize, Slot)> {
-        let (at, lane) = match self.place(PREFILL, arrival.dp_rank, now) {
+        let (at, lane, routing) = match self.place(PREFILL, &arrival, now) {
             Ok(place) => place,
             Err((at, reason)) => {
                 self.refuse(at, arrival, now, reason);
@@ -417,7 +431,8 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             }
         };
         self.groups[at].run_until(now, true);
-        let taken = self.groups[at].submit(lane, Sending::unrouted(arrival), now);
+        let sending = Sending { routing, ..Sending::unrouted(arrival) };
+        let taken = self.groups[at].submit(lane, sending, now);
         self.tell(at, now);
         self.touched.push(at);
         self.note_due(at);
@@ -426,7 +441,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
 
     /// Sends a request to a decode worker, which is to make room for it. False if it was refused.
     fn receive(&mut self, arrival: Arrival, now: Nanos) -> bool {
-        let (to, lane) = match self.place(DECODE, arrival.dp_rank, now) {
+        let (to, lane, _) = match self.place(DECODE, &arrival, now) {
             Ok(place) => place,
             Err((to, reason)) => {
                 self.refuse(to, arrival, now, reason);
@@ -462,18 +477,22 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
     }
 
     /// The group and the lane in it that take a request of a pool.
-    fn place(
-        &mut self,
-        pool: usize,
-        named: Option<u32>,
-        now: Nanos,
-    ) -> Result<(usize, usize), (usize, Rejection)> {
+    fn place(&mut self, pool: usize, arrival: &Arrival, now: Nanos) -> Result<Place, (usize, Rejection)> {
+        let (named, mut known) = (arrival.dp_rank, None);
         let PoolOf { deployment, first, count, turn } = &mut self.pools[pool];
         let groups = &mut self.groups[*first..*first + *count];
         let found = match turn {
             Turn::Workers(workers, placer) => {
                 let worker = workers.next_of(deployment.replicas);
                 placer.place(worker, named, now, groups)
+            }
+            Turn::Routed(routing, placer) => {
+                let Choice { worker, rank, record } = routing.choose(groups, arrival, now);
+                known = record.map(|record| KnownOverlap {
+                    overlap: record.overlap_tokens,
+                    best_overlap: record.best_overlap_tokens,
+                });
+                placer.place(worker, named.or(rank), now, groups)
             }
             Turn::Ranks(ranks) => {
                 let all = deployment.replicas.saturating_mul(deployment.ranks);
@@ -488,7 +507,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             }
         };
         let first = *first;
-        found.map(|(at, lane)| (first + at, lane)).map_err(|(at, reason)| (first + at, reason))
+        found.map(|(at, lane)| (first + at, lane, known)).map_err(|(at, reason)| (first + at, reason))
     }
 
     /// The schedule calls of this instant.
@@ -509,6 +528,10 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         let looked_at = at < self.pools[DECODE].first || self.watch_all || self.groups[at].is_awaited();
         if looked_at {
             self.agenda.note(&self.groups, at);
+        }
+        let of = &mut self.pools[usize::from(at >= self.pools[DECODE].first)];
+        if let Turn::Routed(routing, _) = &mut of.turn {
+            routing.note(&self.groups[of.first..of.first + of.count], at - of.first);
         }
     }
 

@@ -216,7 +216,7 @@ impl<L: Lanes> Group<L> {
     /// Takes back a request in the lane `lane` that does not run yet, at `now`, to which the group has been advanced.
     pub(crate) fn withdraw(&mut self, lane: usize, slot: Slot, now: Nanos) {
         self.now = now;
-        self.lanes.as_mut()[lane].withdraw(slot);
+        self.lanes.as_mut()[lane].withdraw(slot, now);
         self.wake(now);
     }
 

@@ -225,6 +225,7 @@ impl Lane {
     pub(crate) fn note_prefill(&mut self, slot: Slot, prefill: &RequestRecord) {
         let record = &mut self.live[slot.0 as usize];
         record.prefill_worker = Some(prefill.worker);
+        record.routing = prefill.routing;
         record.first_admit = prefill.first_admit;
         record.admissions = prefill.admissions;
         record.preemptions += prefill.preemptions;
@@ -233,8 +234,11 @@ impl Lane {
     }
 
     /// Takes a request back that does not run yet.
-    pub(crate) fn withdraw(&mut self, slot: Slot) {
+    pub(crate) fn withdraw(&mut self, slot: Slot, now: Nanos) {
         self.rank.cancel(slot);
+        if let Some(news) = &mut self.news {
+            news.ended(now, self.live[slot.0 as usize].id);
+        }
     }
 
     /// Takes over a request whose prompt another worker has computed, with what is known of it. None if it was

@@ -4,8 +4,9 @@
 //! the cache may be on their way for a while before the router can know them.
 
 use std::collections::VecDeque;
+use windtunnel_config::Deployment;
 use windtunnel_engine::{KvEventScope, KvEvents, Nanos, RequestId};
-use windtunnel_router::{Needs, News, Router};
+use windtunnel_router::{News, Router};
 
 /// What the ranks of a run have to tell.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,8 +18,10 @@ pub(crate) struct Telling {
 }
 
 impl Telling {
-    pub(crate) fn new(needs: Needs, lag: Nanos) -> Telling {
-        Telling { progress: needs.progress, cache: needs.cache, lag }
+    /// What the router of these workers needs.
+    pub(crate) fn of(deployment: &Deployment) -> Telling {
+        let needs = deployment.router.needs();
+        Telling { progress: needs.progress, cache: needs.cache, lag: deployment.kv_event_lag }
     }
 
     /// Which events a rank has to keep for it, and in blocks of how many tokens.

@@ -77,7 +77,7 @@ impl GroupOptions {
             stepper: options.stepper,
             collector: collector_options(experiment, options.capture),
             log_events: options.events.is_some(),
-            telling: Telling::new(experiment.deployment.router.needs(), experiment.deployment.kv_event_lag),
+            telling: Telling::of(&experiment.deployment),
             interrupt: options.interrupt.clone(),
         }
     }

@@ -70,6 +70,22 @@ impl Routing {
         }
     }
 
+    /// Where a request goes that comes at `now`, by a policy that holds nothing back. The router hears before what is
+    /// known by then.
+    pub(crate) fn choose<L: Lanes>(
+        &mut self,
+        groups: &mut [Group<L>],
+        arrival: &Arrival,
+        now: Nanos,
+    ) -> Choice {
+        self.catch_up(groups, now);
+        let mut workers = Snapshot::new(groups, self.workers, now);
+        match self.router.route(&incoming(arrival, now), &mut workers) {
+            Verdict::To(choice) => choice,
+            Verdict::Held => unreachable!("a policy without a queue holds nothing"),
+        }
+    }
+
     /// A request that was held back and goes at `now`.
     pub(crate) fn release(&mut self, now: Nanos) -> Option<(Arrival, Choice)> {
         if !self.needs.holds {

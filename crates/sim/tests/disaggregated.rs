@@ -161,6 +161,38 @@ fn sglang_computes_no_prompt_without_room_for_it() {
     assert_eq!(times(&trial(&overrides, &requests)), [[0.0, 30.0, 32.0], [32.0, 62.0, 64.0]]);
 }
 
+/// The prefill worker that has the prompt in its cache takes it again; in turn the other one would. Prompts of 40, 8 and
+/// 8 tokens: with 10 blocks of 4 in use on one decode worker the next two go to the other, which then has 4.
+#[test]
+fn the_kv_router_asks_caches_for_prefill_and_blocks_for_decode() {
+    let workers = [
+        "engine.workers.prefill.parallelism.replicas=2",
+        "engine.workers.decode.parallelism.replicas=2",
+        "router={policy: kv_router, seed: 1, block_size: 4}",
+    ];
+    let long: Vec<u32> = (0..40).collect();
+    let requests = vec![
+        asked(0.0, long.clone(), 30),
+        asked(20.0, 1000..1008, 20),
+        asked(30.0, 2000..2008, 20),
+        asked(100.0, long, 1),
+    ];
+    let trtllm = [TRTLLM[0], "engine.workers.prefill.kv_cache.block_size=4"];
+    for engine in [&[][..], &SGLANG[..], &trtllm[..]] {
+        let reserved = ["engine.workers.decode.scheduler.num_reserved_decode_tokens=0"];
+        let reserved = if engine.len() > 2 { &reserved[..] } else { &[] };
+        let trial = trial(&[engine, reserved, &workers].concat(), &requests);
+        let [plain, fast] = STEPPERS.map(|stepper| trial.run(stepper));
+        assert_eq!(plain.requests, fast.requests);
+        let lines = fast.requests();
+        let of = |i: usize, key: &str| lines[i][key].as_u64().unwrap();
+        assert_eq!(of(0, "prefill_worker_idx"), of(3, "prefill_worker_idx"), "{engine:?}");
+        assert!(of(3, "router_overlap_tokens") >= 36, "{engine:?}");
+        assert_ne!(of(0, "decode_worker_idx"), of(1, "decode_worker_idx"), "{engine:?}");
+        assert_eq!(of(1, "decode_worker_idx"), of(2, "decode_worker_idx"), "{engine:?}");
+    }
+}
+
 /// The last token is not given twice, and every block of both sides is free at the end.
 #[test]
 fn one_output_token_is_one_token_and_all_blocks_come_back() {
@@ -266,6 +298,7 @@ proptest! {
         requests in requests(),
         sglang in prop::option::of((0usize..3, 0u32..30, 0u32..3, any::<bool>())),
         trtllm in any::<bool>(),
+        router in 0usize..14,
         blocks in (20u32..60, 20u32..60),
         seats in (1u32..6, 1u32..6),
         replicas in (1u32..4, 1u32..4),
@@ -313,6 +346,16 @@ proptest! {
                 overrides.push(format!("{decode}.scheduler.num_reserved_decode_tokens={reserved}"));
                 overrides.push(format!("{decode}.scheduler.disaggregation_decode_extra_slots={extra}"));
             }
+        }
+        // Mostly in turn, else every policy and what decode workers get with it.
+        let others = [
+            "random", "least_requests", "least_kv, decode_policy: session", "power_of_two", "kv_router",
+            "session, decode_policy: random", "prefix_hash", "cache_aware, decode_policy: power_of_two",
+        ];
+        if let Some(policy) = others.get(router)
+            && (native || !policy.contains("decode_policy"))
+        {
+            overrides.push(format!("router={{policy: {policy}}}"));
         }
         if closed {
             overrides.push("traffic.load={type: concurrency, concurrency: 3}".into());

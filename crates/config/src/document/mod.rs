@@ -44,6 +44,10 @@ pub(crate) struct Document {
 pub(crate) struct Router {
     /// How a worker is chosen.
     pub policy: RouterPolicy,
+    /// How a decode worker is chosen where prefill and decode have workers of their own, of the policies that look at
+    /// loads or at nothing; if not given the same as policy, if it is one of them, else least_requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_policy: Option<RouterPolicy>,
     /// Seed of what the policy draws, 42 if not given. Not of round_robin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,

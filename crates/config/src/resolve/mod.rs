@@ -38,7 +38,13 @@ pub(crate) fn resolve(
     let workload = traffic::workload(&mut document.traffic, folder, &mut findings);
     let mut deployments = roles::deployments(&mut document.engine, folder, &mut findings);
     if let Some((deployment, prefill)) = &mut deployments {
-        router::resolve(&mut document.router, deployment, prefill.is_some(), &mut findings);
+        match prefill {
+            Some(prefill) => {
+                let roles = (&mut prefill.deployment, deployment);
+                router::resolve_roles(&mut document.router, roles, &mut findings);
+            }
+            None => router::resolve(&mut document.router, deployment, &mut findings),
+        }
     }
     let sla = sla(&document.evaluation.sla, &mut findings);
     let effective = match serde_json::to_value(&document) {

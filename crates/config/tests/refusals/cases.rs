@@ -56,6 +56,13 @@ fn set(name: &'static str, overrides: &[&'static str]) -> Case {
     Case { name, config: GOOD.into(), overrides: overrides.to_vec(), trace: None }
 }
 
+/// Prefill and decode on workers of their own.
+fn apart(name: &'static str, router: &'static str) -> Case {
+    let prefill = "prefill: {kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 4096}}, timing: {type: polynomial}}";
+    let roles = format!("  mode: disaggregated\n  workers:\n    {prefill}\n    decode:");
+    edit(name, "  workers:\n    aggregated:", &roles).with(&[router])
+}
+
 /// Another traffic section.
 fn traffic(name: &'static str, section: &str) -> Case {
     let engine = &GOOD[GOOD.find("engine:").unwrap()..];
@@ -205,6 +212,10 @@ fn not_yet() -> Vec<Case> {
             "engine.workers.aggregated.scheduler={num_reserved_decode_tokens: 64, \
              disaggregation_decode_extra_slots: 2}",
         ]),
+        apart("router: decode workers do not look at prompts", "router={policy: cache_aware, decode_policy: prefix_hash}"),
+        apart("router: kv_router for decode alone", "router={policy: random, decode_policy: kv_router}"),
+        apart("router: nobody is held back before prefill workers", "router={policy: kv_router, queue_threshold: 2}"),
+        set("router: a decode policy without decode workers", &["router={policy: random, decode_policy: random}"]),
         edit(
             "sglang: several decode ranks keep no prefixes",
             "  backend: vllm\n  workers:\n    aggregated:",
