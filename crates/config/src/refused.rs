@@ -48,11 +48,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.workers.attention", &["null"], "separate attention and expert workers are not supported yet"),
     ("engine.workers.ffn", &["null"], "separate attention and expert workers are not supported yet"),
     ("engine.workers.encoder", &["null"], "prompts with images are not supported yet"),
-    (
-        "engine.workers.aggregated.hardware",
-        &["null"],
-        "hardware of one role is not supported yet; give engine.hardware",
-    ),
     ("engine.workers.aggregated.parallelism.context", &["null", "1"], CONTEXT_PARALLEL),
     ("engine.workers.aggregated.parallelism.prefill_context", &["null", "1"], CONTEXT_PARALLEL),
     ("engine.workers.aggregated.parallelism.decode_context", &["null", "1"], CONTEXT_PARALLEL),

@@ -287,6 +287,9 @@ pub(crate) struct Workers {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Worker {
+    /// Name of the accelerators of the role, where they are others than engine.hardware. Prefill and decode only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<String>,
     /// From the decision to add a worker during the run to its readiness. The workers of the start are
     /// ready at 0, and this version adds none.
     #[serde(default)]

@@ -23,6 +23,9 @@ pub(super) fn deployments(
     match keys.mode {
         Mode::Aggregated => {
             let worker = keys.workers.aggregated.take()?;
+            let given = worker.hardware.is_some();
+            let path = "engine.workers.aggregated.hardware";
+            findings.foreign(path, given, "engine.mode disaggregated (give engine.hardware)", "aggregated");
             let (worker, deployment) = role("aggregated", keys, worker, folder, findings);
             keys.workers.aggregated = Some(worker);
             Some((deployment?, None))

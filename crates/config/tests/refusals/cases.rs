@@ -251,7 +251,14 @@ fn not_yet() -> Vec<Case> {
         edit("timing: a file for fixed times", "decode_ms: 2", "decode_ms: 2, path: profile.json"),
         edit("timing: times for a profile", "type: fixed, prefill", "type: profile, path: p.json, prefill"),
         set("not yet: estimator", &["engine.workers.aggregated.timing.estimator_config={}"]),
-        set("not yet: role hardware", &["engine.workers.aggregated.hardware=h200"]),
+        set("role hardware without roles", &["engine.workers.aggregated.hardware=h200"]),
+        edit(
+            "role hardware of unknown memory",
+            "  backend: vllm\n  workers:\n    aggregated:",
+            "  backend: vllm\n  mode: disaggregated\n  defaults: native\n  gpu_memory_gib: 80\n  workers:\n    prefill: \
+             {kv_cache: {capacity: {type: fixed, blocks: 4096}}, timing: {type: polynomial}}\n    decode:",
+        )
+        .with(&["engine.workers.decode.hardware=h201", "engine.workers.decode.scheduler={}"]),
         set("value: router policy", &["router.policy=least_loaded"]),
         set("value: negative router seed", &["router={policy: random, seed: -1}"]),
         set("key: misspelt router key", &["router={policy: random, sed: 1}"]),
