@@ -3,6 +3,7 @@
 mod common;
 
 use common::{bash, err, windtunnel};
+use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -21,6 +22,8 @@ impl Mocker {
 
     fn run(command: &str, arguments: &[&str], workers: usize) -> Mocker {
         let mut command = windtunnel([command, "--port", "0"]);
+        // Any port also where other workers ask for KV.
+        command.env("VLLM_NIXL_SIDE_CHANNEL_PORT", "0");
         let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let addresses = (0..workers)
@@ -48,9 +51,20 @@ impl Mocker {
     }
 
     fn complete(&self, body: &str) -> TcpStream {
+        self.complete_at(0, body)
+    }
+
+    /// The body of the answer.
+    fn completed_at(&self, worker: usize, body: &serde_json::Value) -> serde_json::Value {
+        let mut answer = String::new();
+        self.complete_at(worker, &body.to_string()).read_to_string(&mut answer).unwrap();
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+
+    fn complete_at(&self, worker: usize, body: &str) -> TcpStream {
         let length = body.len();
         self.request(
-            0,
+            worker,
             &format!(
                 "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
             ),
@@ -104,6 +118,68 @@ fn serve_is_one_address_for_all_workers() {
     assert_eq!(cached, [false, false, true, true]);
 }
 
+/// What a router does: the prompt to a prefill worker, what that says to a decode worker.
+fn hand_over(prefill: &Mocker, decode: (&Mocker, usize)) -> serde_json::Value {
+    let prompt: Vec<u32> = (300..364).collect();
+    let first = prefill.completed_at(
+        0,
+        &json!({"prompt": prompt, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": true}}),
+    );
+    let params = &first["kv_transfer_params"];
+    assert_eq!(params["do_remote_prefill"], true, "{first}");
+    decode.0.completed_at(
+        decode.1,
+        &json!({"prompt": prompt, "max_tokens": 3, "ignore_eos": true, "kv_transfer_params": params}),
+    )
+}
+
+/// Two processes; the decode worker computes one token of the prompt, as its metrics tell.
+#[test]
+fn prefill_and_decode_are_processes_of_their_own() {
+    let mut prefill = Mocker::start(&["--disaggregation-mode", "prefill", "--speedup-ratio", "0"], 1);
+    let config = r#"{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}"#;
+    let decode = Mocker::start(&["--kv-transfer-config", config, "--speedup-ratio", "0"], 1);
+    let answer = hand_over(&prefill, (&decode, 0));
+    assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
+    let metrics = decode.get(0, "/metrics");
+    let external = "source=\"external_kv_transfer\"} 64.0";
+    assert!(metrics.lines().any(|line| line.ends_with(external)), "{metrics}");
+
+    // The prefill worker dies with the blocks that it holds: an error, and the decode worker goes on.
+    let prompt: Vec<u32> = (500..564).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": true}});
+    let params = prefill.completed_at(0, &body)["kv_transfer_params"].clone();
+    assert_eq!(prefill.signal("KILL"), None);
+    let body = json!({"prompt": prompt, "max_tokens": 3, "kv_transfer_params": params});
+    assert_eq!(decode.completed_at(0, &body)["error"]["code"], 500);
+    assert_eq!(
+        decode.completed_at(0, &json!({"prompt": prompt, "max_tokens": 1}))["usage"]["prompt_tokens"],
+        64
+    );
+}
+
+/// A file with two prefill workers and one that decodes.
+fn both_roles() -> String {
+    let worker =
+        "kv_cache: {capacity: {type: fixed, blocks: 256}, block_size: 16}, timing: {type: polynomial}";
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("both_roles.yaml");
+    let text = format!(
+        "engine:\n  mode: disaggregated\n  model: m\n  hardware: h\n  context_length: 4096\n  workers:\n    \
+         prefill: {{parallelism: {{replicas: 2}}, {worker}}}\n    decode: {{{worker}}}\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A file with both: the prefill workers have the first ports.
+#[test]
+fn a_file_with_prefill_and_decode_workers_runs_both() {
+    let file = both_roles();
+    let mocker = Mocker::start(&["-c", &file, "--speedup-ratio", "0"], 3);
+    let answer = hand_over(&mocker, (&mocker, 2));
+    assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
+}
+
 #[test]
 fn sigterm_lets_requests_at_work_end() {
     let mut mocker = Mocker::start(
@@ -153,6 +229,23 @@ fn wrong_input_exits_with_2() {
         (&["--startup-time", "1e300"], "--startup-time: got 1"),
         (&["-c", "nothing.yaml"], "nothing.yaml: cannot be read"),
         (&["--engine", "sglang", "--max-num-queued-reqs", "3"], "max_num_queued_reqs"),
+        (&["--kv-transfer-config", "{}"], "--kv-transfer-config: kv_connector: missing"),
+        (&["--kv-transfer-bandwidth", "3"], "need --disaggregation-mode or --kv-transfer-config"),
+        (
+            &["--disaggregation-mode", "decode", "--kv-transfer-bandwidth", "3"],
+            "--kv-transfer-bandwidth: needs --kv-bytes-per-token",
+        ),
+        (
+            &[
+                "--disaggregation-mode",
+                "decode",
+                "--kv-transfer-config",
+                "{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_producer\"}",
+            ],
+            "kv_role is that of the other side",
+        ),
+        (&["-c", &both_roles(), "--disaggregation-mode", "agg"], "--disaggregation-mode: got agg"),
+        (&["--engine", "sglang", "--disaggregation-mode", "prefill"], "live workers of vLLM only"),
     ];
     for (arguments, message) in cases {
         let done = windtunnel(["mocker"]).args(*arguments).output().unwrap();

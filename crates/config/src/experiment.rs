@@ -81,6 +81,24 @@ pub struct KvTransfer {
     pub overlap_layers: Option<u32>,
 }
 
+impl KvTransfer {
+    /// How long a transfer of so many tokens takes on a link of its own, after a computation of `computed_for` that
+    /// it may overlap with, layer by layer.
+    pub fn alone(&self, tokens: u32, computed_for: Nanos) -> Nanos {
+        let bytes = f64::from(tokens) * self.bytes_per_token as f64;
+        let whole = self.bandwidth.map_or(0.0, |rate| bytes / rate);
+        let left = match self.overlap_layers.map(f64::from) {
+            None => whole,
+            // The last layer at least, and what the computation did not cover.
+            Some(layers) => {
+                let covered = computed_for.0 as f64 * (layers - 1.0) / layers;
+                (whole - covered).max(whole / layers)
+            }
+        };
+        Nanos(left.round() as u64)
+    }
+}
+
 /// Which tokens of a prompt are charged to its transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChargedTokens {

@@ -4,6 +4,7 @@ use crate::error::ConfigError;
 use crate::event::{KvEventScope, KvEvents};
 use crate::pass::{DecodeSet, KvLoad, Outcome, Scheduled, Slot};
 use crate::request::{Rejection, Request, RequestId};
+use crate::token_pass::LoadFailure;
 use crate::{sglang, trtllm, vllm};
 
 /// How passes are computed. The results are the same.
@@ -278,6 +279,13 @@ impl Rank {
         }
     }
 
+    /// The worker reports, with the pass scheduled last, that a load has failed ([`vllm::Rank::kv_failed`]).
+    pub fn kv_failed(&mut self, slot: Slot, failure: LoadFailure) {
+        if let Rank::Vllm(rank) = self {
+            rank.kv_failed(slot, failure);
+        }
+    }
+
     /// Blocks that were held for another rank have been read ([`vllm::Rank::kv_sent`], [`sglang::Rank::kv_sent`]).
     pub fn kv_sent(&mut self, slot: Slot) {
         match self {
@@ -299,6 +307,15 @@ impl Rank {
     pub fn job_done(&mut self, job: u64) {
         if let Rank::Vllm(rank) = self {
             rank.job_done(job);
+        }
+    }
+
+    /// Numbers of the blocks that a request has, or that are held for it: what another rank is told to read. Only
+    /// vLLM's are told by number.
+    pub fn blocks(&self, slot: Slot) -> &[u32] {
+        match self {
+            Rank::Vllm(rank) => rank.blocks(slot),
+            Rank::Sglang(_) | Rank::Trtllm(_) => &[],
         }
     }
 

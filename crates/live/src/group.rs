@@ -3,7 +3,9 @@
 //! The same instants and the same order as in virtual time: pass ends, arrivals, schedule calls, pass starts.
 //! It is told how far it may go and by whom it is asked; clocks, threads and sockets are not known here.
 
-use crate::rank::{LiveRank, Submission};
+use crate::kv_transfer::KvMove;
+use crate::rank::LiveRank;
+use crate::submission::Submission;
 use std::collections::VecDeque;
 use windtunnel_config::Deployment;
 use windtunnel_engine::{MAX_NANOS, Nanos, RankConfig, RankStats, RequestId};
@@ -150,6 +152,31 @@ impl RankGroup {
         }
     }
 
+    /// The load of a request of the rank `lane` has ended.
+    pub(crate) fn load_ended(&mut self, lane: usize, id: RequestId, succeeded: bool, at: Nanos) {
+        self.ranks[lane].load_ended(id, succeeded);
+        self.transfer_ended(at);
+    }
+
+    /// Blocks held on the rank `lane` no longer have to be.
+    pub(crate) fn send_ended(&mut self, lane: usize, id: RequestId, at: Nanos) {
+        self.ranks[lane].send_ended(id);
+        self.transfer_ended(at);
+    }
+
+    fn transfer_ended(&mut self, at: Nanos) {
+        let at = self.reach(at);
+        self.empty_passes = 0;
+        self.wake(at);
+    }
+
+    /// Takes what its ranks have done that others wait for.
+    pub(crate) fn take_moves(&mut self, mut take: impl FnMut(usize, KvMove)) {
+        for (lane, rank) in self.ranks.iter_mut().enumerate() {
+            rank.moves().for_each(|step| take(lane, step));
+        }
+    }
+
     fn reach(&mut self, at: Nanos) -> Nanos {
         self.now = self.now.max(at);
         self.now
@@ -189,7 +216,7 @@ impl RankGroup {
         let start = now.max(self.busy_until);
         let (mut longest, mut tokens, mut prefill_tokens) = (Nanos::ZERO, 0, 0);
         for rank in &mut self.ranks {
-            let part = rank.schedule(throttle, start, &self.settings.timing);
+            let part = rank.schedule(throttle, (now, start), &self.settings.timing);
             longest = longest.max(part.duration);
             tokens += part.tokens;
             prefill_tokens += part.prefill_tokens;

@@ -9,8 +9,8 @@ use windtunnel_router::Policy;
 /// # Errors
 /// The key that asks for it.
 pub fn check(experiment: &Experiment, routed: bool) -> Result<(), LiveError> {
-    let refused = if experiment.prefill.is_some() {
-        "engine.mode: live workers do prefill and decode; allowed is aggregated"
+    let refused = if routed && experiment.prefill.is_some() {
+        "engine.mode: live workers behind our router do prefill and decode; allowed is aggregated"
     } else if experiment.deployment.host_offload.is_some() {
         "engine.workers.aggregated.kv_cache.host_offload: live workers have no tier in the host's memory yet; leave it out"
     } else if routed && experiment.deployment.router != Policy::RoundRobin {

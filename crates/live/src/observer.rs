@@ -54,12 +54,21 @@ pub struct RequestTimes {
     pub output_tokens: u32,
     /// Prompt tokens found in the prefix cache at the first admission.
     pub cached_tokens: u32,
-    /// The same, the largest over all admissions.
+    /// Prompt tokens whose KV was loaded from another worker.
+    pub loaded_tokens: u32,
+    /// As `cached_tokens`, the largest over all admissions.
     pub reused_tokens: u32,
     /// Times that it joined a running list.
     pub admissions: u32,
     /// Times that it lost its blocks.
     pub preemptions: u32,
+}
+
+impl RequestTimes {
+    /// Prompt tokens that were not computed.
+    pub fn known_tokens(&self) -> u32 {
+        self.cached_tokens + self.loaded_tokens
+    }
 }
 
 impl RequestInfo {

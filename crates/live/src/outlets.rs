@@ -169,7 +169,8 @@ fn metrics(
             };
             let registry = vllm_registry(model, ranks, engine.max_model_len, &cache);
             let choices = Choices::default();
-            let of = |rank| VllmMetrics::new(registry.clone(), choices.clone(), model, rank);
+            let connector = engine.kv_role.is_some();
+            let of = |rank| VllmMetrics::new(registry.clone(), choices.clone(), model, (rank, connector));
             let observers =
                 (0..ranks).map(|rank| vec![Box::new(of(rank)) as Box<dyn PassObserver>]).collect();
             (registry, observers)

@@ -8,10 +8,12 @@ use crate::clock::WallClock;
 use crate::drive::{self, Command, Shared};
 use crate::error::LiveError;
 use crate::group::{GroupSettings, RankGroup};
+use crate::kv_transfer::{Mover, Transfers};
 use crate::observer::Observers;
 use crate::placement::Placement;
-use crate::rank::{LiveRank, Submission};
+use crate::rank::LiveRank;
 use crate::stream::TokenStream;
+use crate::submission::Submission;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -29,6 +31,8 @@ pub struct WorkerOptions<'a> {
     pub replicas: NonZeroU32,
     /// Keep the events of the prefix caches for the observers.
     pub kv_events: bool,
+    /// Its part in transfers of KV, if it takes one.
+    pub transfers: Option<Arc<Transfers>>,
     /// Makes the observers of a rank, which is counted through all workers.
     pub observers: &'a mut dyn FnMut(u32) -> Observers,
 }
@@ -55,7 +59,7 @@ struct Inner {
 }
 
 struct Group {
-    commands: Sender<Command>,
+    commands: Arc<Sender<Command>>,
     shared: Arc<Shared>,
 }
 
@@ -89,11 +93,13 @@ impl Worker {
                 .collect::<Result<Vec<_>, LiveError>>()?;
             let group = RankGroup::new(first, lanes, settings.clone());
             let (commands, receiver) = channel();
+            let commands = Arc::new(commands);
+            let mover = options.transfers.clone().map(|transfers| Mover::new(transfers, &commands, clock));
             let shared = Arc::new(Shared::new(&group));
             let (theirs, balancer) = (shared.clone(), placements[worker as usize].clone());
             std::thread::Builder::new()
                 .name(format!("rank {worker}.{first}"))
-                .spawn(move || drive::run(group, &receiver, clock, &theirs, &balancer))
+                .spawn(move || drive::run(group, &receiver, clock, &theirs, &balancer, mover))
                 .map_err(LiveError::Thread)?;
             groups.push(Group { commands, shared });
         }

@@ -42,6 +42,7 @@ fn worker_of(publisher: Box<dyn PassObserver>) -> Worker {
         replicas: std::num::NonZeroU32::MIN,
         no_delay: true,
         kv_events: true,
+        transfers: None,
         observers: &mut observers,
     };
     Worker::start(&deployment(FIXED, &[]), options).expect("a worker")

@@ -103,13 +103,14 @@ fn vllm_values_tell_what_happened() {
     let shared = registry.clone();
     let mut observers = |rank| {
         let mut observers = Observers::default();
-        observers.push(Box::new(VllmMetrics::new(shared.clone(), Choices::default(), "m", rank)));
+        observers.push(Box::new(VllmMetrics::new(shared.clone(), Choices::default(), "m", (rank, false))));
         observers
     };
     let options = WorkerOptions {
         replicas: NonZeroU32::MIN,
         no_delay: false,
         kv_events: false,
+        transfers: None,
         observers: &mut observers,
     };
     let worker = Worker::start(&deployment(FIXED, &[]), options).expect("a worker");

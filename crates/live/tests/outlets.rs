@@ -42,6 +42,7 @@ async fn serve(yaml: &str, dialect: Dialect, settings: OutletSettings) -> Socket
         replicas: std::num::NonZeroU32::MIN,
         no_delay: true,
         kv_events,
+        transfers: None,
         observers: &mut observers,
     };
     let worker = Worker::start(&deployment, options).expect("a worker");

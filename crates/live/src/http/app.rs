@@ -3,6 +3,7 @@
 use super::error::{ApiError, Dialect};
 use super::faults::{FaultSettings, Faults};
 use crate::kv_events::hash::Adapter;
+use crate::kv_transfer::Transfers;
 use crate::metrics::Registry;
 use crate::outlets::Outlets;
 use crate::text::{ChatTemplate, Reply, Tokenizer};
@@ -66,6 +67,8 @@ pub struct App {
     pub metrics: Option<Registry>,
     /// Where its ranks publish KV events, by rank.
     pub kv_event_sources: Value,
+    /// Its part in transfers of KV, if it takes one.
+    pub transfers: Option<Arc<Transfers>>,
     /// When it started, in Unix seconds.
     pub started: u64,
     /// Requests being served (vLLM `/load`).
@@ -118,6 +121,7 @@ impl App {
             reply,
             metrics: None,
             kv_event_sources: json!({}),
+            transfers: None,
             started: unix_seconds(),
             load: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -130,6 +134,11 @@ impl App {
         self.metrics = outlets.serves_metrics().then(|| outlets.registry.clone());
         self.kv_event_sources = outlets.kv_event_sources.clone();
         self
+    }
+
+    /// The same, of a worker that takes part in transfers of KV.
+    pub fn with_transfers(self, transfers: Option<Arc<Transfers>>) -> App {
+        App { transfers, ..self }
     }
 
     /// A new name: 32 hexadecimal digits.

@@ -5,9 +5,10 @@
 use super::app::App;
 use super::error::{ApiError, Dialect};
 use crate::kv_events::hash::Adapter;
+use crate::kv_transfer::Remote;
 use crate::observer::{EndReason, RequestInfo, RequestTimes};
-use crate::rank::{Stops, Submission};
 use crate::stream::{TokenStream, Verdict};
+use crate::submission::{Stops, Submission};
 use crate::text::{Limits, Plan, StopReason};
 use crate::worker::RequestHandle;
 use axum::http::StatusCode;
@@ -50,6 +51,8 @@ pub struct Ask {
     pub lora: Option<Arc<Adapter>>,
     /// The rank that shall serve it.
     pub dp_rank: Option<u32>,
+    /// What it has to do with the KV of other workers.
+    pub remote: Remote,
 }
 
 /// One choice.
@@ -59,6 +62,8 @@ pub struct Choice {
     /// What it will say.
     pub plan: Plan,
     handle: RequestHandle,
+    /// Prompt tokens that the worker which computed the prompt had cached.
+    cached_elsewhere: Option<u32>,
     /// Tokens that the client has.
     sent_tokens: u32,
     /// Bytes of text that the client has.
@@ -167,10 +172,16 @@ impl Generation {
                 abort_after: plan.abort_after.filter(|_| outside),
                 ignore_eos: limits.ignore_eos && (outside || plan.abort_after.is_none()),
             },
-        );
+        )
+        .with_remote(ask.remote.clone());
         let handle = app.worker.submit(submission, ask.dp_rank).map_err(ApiError::rejected)?;
         app.note(id, &ask.name, handle.rank());
-        let choice = Choice { index, plan, handle, sent_tokens: 0, sent_text: 0, closed: false };
+        let cached_elsewhere = match &ask.remote {
+            Remote::Pull(remote) => remote.cached_tokens,
+            Remote::None | Remote::Hold => None,
+        };
+        let choice =
+            Choice { index, plan, handle, cached_elsewhere, sent_tokens: 0, sent_text: 0, closed: false };
         self.choices.push(choice);
         Ok(())
     }
@@ -299,9 +310,14 @@ impl Choice {
         self.handle.rank()
     }
 
-    /// Prompt tokens that were cached.
+    /// Prompt tokens that were cached: where they were computed, if that was elsewhere and is known.
     pub fn cached_tokens(&self) -> u32 {
-        self.handle.stream().cached_tokens()
+        self.cached_elsewhere.unwrap_or_else(|| self.handle.stream().cached_tokens())
+    }
+
+    /// The blocks that are held for other workers to read, once it has ended.
+    pub fn held(&self) -> Option<&[u32]> {
+        self.handle.stream().held()
     }
 
     /// Its times, once it has ended.

@@ -7,6 +7,7 @@ use super::generation::{Ask, Choice, Generation, News};
 use super::openai::{OneOrMany, OpenAiRequest, Prompt, completion_prompts};
 use super::serving::start;
 use super::sse;
+use crate::kv_transfer::Remote;
 use crate::text::{Limits, StopReason};
 use crate::zmq::Endpoint;
 use axum::body::Body;
@@ -195,6 +196,7 @@ fn ask(app: &App, asked: &Generate) -> Result<Ask, ApiError> {
         cache_salt: asked.extra_key.clone(),
         lora,
         dp_rank: asked.routed_dp_rank,
+        remote: Remote::None,
     })
 }
 

@@ -6,6 +6,7 @@ use super::logprobs;
 use super::request::OpenAiRequest;
 use crate::http::app::{App, unix_seconds};
 use crate::http::generation::{Choice, Generation, News};
+use crate::http::kv_transfer;
 use crate::text::StopReason;
 use serde_json::{Map, Value, json};
 
@@ -105,7 +106,7 @@ impl Shape {
             "service_tier": null,
             "system_fingerprint": null,
             "usage": self.whole_usage(generation),
-            "kv_transfer_params": null,
+            "kv_transfer_params": kv_transfer::answered(generation),
         });
         if self.endpoint == Endpoint::Chat {
             answer["prompt_logprobs"] = Value::Null;
@@ -179,7 +180,11 @@ impl Shape {
             }
         }
         let usage = (choice.info().prompt.len() as u64, u64::from(news.tokens.1));
-        self.frame(vec![Value::Object(fields)], Some(usage))
+        let mut chunk = self.frame(vec![Value::Object(fields)], Some(usage));
+        if news.finish.is_some() && choice.held().is_some() {
+            chunk["kv_transfer_params"] = kv_transfer::answered(generation);
+        }
+        chunk
     }
 
     /// What stands around the choices of a chunk. `tokens` are those of the prompt and the reply so far.

@@ -6,6 +6,8 @@ use super::request::{ChatMessage, Content, OneOrMany, OpenAiRequest, Prompt};
 use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::generation::{Ask, PromptTokens};
+use crate::http::kv_transfer;
+use crate::kv_transfer::Remote;
 use crate::text::{Limits, Message};
 use axum::http::{HeaderMap, StatusCode};
 
@@ -44,6 +46,11 @@ pub fn ask(
     if request.cache_salt.as_deref() == Some("") {
         return Err(ApiError::field("cache_salt", "cache_salt is empty"));
     }
+    let remote = kv_transfer::asked(app, request.kv_transfer_params.as_ref())?;
+    if remote != Remote::None && (choices > 1 || prompts.len() > 1) {
+        let message = "KV of other workers is told for one prompt with one choice only";
+        return Err(ApiError::field("kv_transfer_params", message));
+    }
     Ok(Ask {
         name: id.to_owned(),
         prompts,
@@ -64,6 +71,7 @@ pub fn ask(
         cache_salt: request.cache_salt.clone(),
         lora: app.lora(request.model.as_deref()),
         dp_rank: dp_rank(headers)?,
+        remote,
     })
 }
 

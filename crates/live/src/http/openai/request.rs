@@ -62,6 +62,8 @@ pub struct OpenAiRequest {
     pub continue_final_message: Option<bool>,
     /// No more of the prompt than its last tokens.
     pub truncate_prompt_tokens: Option<i64>,
+    /// Whether the prompt's KV comes from elsewhere or goes there.
+    pub kv_transfer_params: Option<Value>,
     /// Refused where it makes the model call a tool: it never does by itself.
     pub tool_choice: Option<Value>,
     /// Refused.
