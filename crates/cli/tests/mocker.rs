@@ -118,6 +118,48 @@ fn serve_is_one_address_for_all_workers() {
     assert_eq!(cached, [false, false, true, true]);
 }
 
+/// `serve` with the router's own index of prefix caches: every prompt again goes to the worker that has it.
+#[test]
+fn serve_places_by_what_workers_have_cached() {
+    let router = "router={policy: kv_router}";
+    let flags = ["--num-workers", "4", "--block-size", "16", "--speedup-ratio", "0", "--set", router];
+    let mocker = Mocker::run("serve", &flags, 1);
+    for turn in 0..3 {
+        for prompt in 0..6 {
+            let prompt = vec![300 + prompt; 64];
+            let answer = mocker.completed_at(0, &json!({"prompt": prompt, "max_tokens": 2}));
+            let cached = if turn == 0 { 0 } else { 48 };
+            assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], cached, "{answer}");
+        }
+    }
+    // All four have had work: a prompt that nobody has goes where least is going on, or was drawn among equals.
+    let metrics = mocker.get(0, "/metrics");
+    let hits = "vllm:prefix_cache_hits_total{";
+    let hits: Vec<&str> = metrics.lines().filter(|line| line.starts_with(hits)).collect();
+    assert_eq!(hits.len(), 4, "{metrics}");
+    let sum: f64 = hits.iter().map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum();
+    assert_eq!(sum, 12.0 * 48.0);
+}
+
+/// A router with a queue lets requests go when others have got on, and those whose client has gone never.
+#[test]
+fn serve_holds_requests_back_and_lets_them_go() {
+    let router = "router={policy: kv_router, queue_threshold: 0.001}";
+    let timing = "engine.workers.aggregated.timing={type: fixed, prefill_ms: 150, decode_ms: 1}";
+    let mocker = Mocker::run("serve", &["--num-workers", "2", "--set", router, "--set", timing], 1);
+    let prompt = |first: u32| json!({"prompt": (first..first + 200).collect::<Vec<u32>>(), "max_tokens": 3});
+    let begun: Vec<TcpStream> =
+        (0..6).map(|number| mocker.complete(&prompt(300 * number).to_string())).collect();
+    drop(mocker.complete(&prompt(3000).to_string()));
+    for mut stream in begun {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let answer = mocker.completed_at(0, &prompt(6000));
+    assert_eq!(answer["usage"]["prompt_tokens"], 200, "{answer}");
+}
+
 /// What a router does: the prompt to a prefill worker, what that says to a decode worker.
 fn hand_over(prefill: &Mocker, decode: (&Mocker, usize)) -> serde_json::Value {
     let prompt: Vec<u32> = (300..364).collect();

@@ -3,10 +3,11 @@
 //! Whoever holds one of these needs to know nothing of YAML, paths or defaults.
 
 use std::num::NonZeroU32;
-use windtunnel_engine::{Nanos, RankConfig};
+use std::sync::Arc;
+use windtunnel_engine::{Chunk, DecodeSet, Nanos, RankConfig, Shape};
 use windtunnel_perf::TimingModel;
 use windtunnel_perf::capacity::Budget;
-use windtunnel_router::Policy;
+use windtunnel_router::{Policy, PrefillTime, Telling};
 use windtunnel_traffic::{Source, TrafficError, WorkloadSource};
 
 /// Everything that one prediction needs.
@@ -165,6 +166,22 @@ pub struct Deployment {
     pub router: Policy,
     /// From a change of a prefix cache to the instant at which the router knows of it.
     pub kv_event_lag: Nanos,
+}
+
+impl Deployment {
+    /// What its router has to be told.
+    pub fn telling(&self) -> Telling {
+        Telling::new(self.router.needs(), self.kv_event_lag)
+    }
+
+    /// How long a prefill takes alone, by the deployment's own timing: what its router may expect.
+    pub fn prefill_time(&self) -> PrefillTime {
+        let timing = self.timing.clone();
+        Arc::new(move |new_tokens, before| {
+            let prefill = [Chunk { new_tokens, before }];
+            timing.pass_duration(&Shape { prefill: &prefill, decode: DecodeSet::default() })
+        })
+    }
 }
 
 /// How a model is spread. The timing laws of this version do not depend on it.

@@ -112,12 +112,15 @@ pub(crate) fn run(
     shared: &Shared,
     balancer: &Mutex<Placement>,
     mut mover: Option<Mover>,
+    mut tell: impl FnMut(&mut RankGroup),
 ) {
-    // Moves first: who is told that a prompt is computed may ask for its KV at once.
+    // Clients last: who is told that a prompt is computed may ask for its KV at once, and who has its answer may send
+    // the next request, which the router then knows where to send.
     let mut deliver = |group: &mut RankGroup| {
         if let Some(mover) = &mut mover {
             group.take_moves(|lane, step| mover.carry_out(lane, step));
         }
+        tell(group);
         group.deliver();
     };
     let mut pending: VecDeque<Command> = VecDeque::new();

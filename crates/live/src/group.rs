@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use windtunnel_config::Deployment;
 use windtunnel_engine::{MAX_NANOS, Nanos, RankConfig, RankStats, RequestId};
 use windtunnel_perf::TimingModel;
-use windtunnel_router::{GroupStep, LoadReport};
+use windtunnel_router::{GroupStep, LoadReport, Router, WorkerLoad};
 
 /// What a group is made with, apart from its ranks.
 #[derive(Clone, Debug)]
@@ -168,6 +168,17 @@ impl RankGroup {
         let at = self.reach(at);
         self.empty_passes = 0;
         self.wake(at);
+    }
+
+    /// Adds what its ranks have to do to the load of their worker.
+    pub(crate) fn add_to(&self, load: &mut WorkerLoad) {
+        self.ranks.iter().for_each(|rank| rank.add_to(load));
+    }
+
+    /// Tells a router what is known by `now`. The first rank is number `first` among all. True if requests have got on.
+    pub(crate) fn tell(&mut self, first: u32, now: Nanos, router: &mut dyn Router) -> bool {
+        let told = self.ranks.iter_mut().zip(first..).map(|(rank, number)| rank.tell(number, now, router));
+        told.fold(false, |any, one| any | one)
     }
 
     /// Takes what its ranks have done that others wait for.

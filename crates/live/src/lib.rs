@@ -6,6 +6,7 @@
 //! `online` replays a workload against the same ranks.
 
 mod clock;
+mod door;
 mod drive;
 mod error;
 mod forward_pass;

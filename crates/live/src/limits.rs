@@ -2,7 +2,6 @@
 
 use crate::error::LiveError;
 use windtunnel_config::Experiment;
-use windtunnel_router::Policy;
 
 /// Refuses what would be left out. `routed`: the router of the deployment places the requests, not somebody outside.
 ///
@@ -13,8 +12,6 @@ pub fn check(experiment: &Experiment, routed: bool) -> Result<(), LiveError> {
         "engine.mode: live workers behind our router do prefill and decode; allowed is aggregated"
     } else if experiment.deployment.host_offload.is_some() {
         "engine.workers.aggregated.kv_cache.host_offload: live workers have no tier in the host's memory yet; leave it out"
-    } else if routed && experiment.deployment.router != Policy::RoundRobin {
-        "router.policy: live workers are placed on by round_robin only, yet"
     } else {
         return Ok(());
     };

@@ -152,6 +152,7 @@ async fn app(
     };
     let options = WorkerOptions {
         replicas,
+        routed: settings.together,
         no_delay: settings.no_delay,
         kv_events,
         transfers: transfers.clone(),

@@ -16,7 +16,7 @@ use windtunnel_engine::{
     Slot, Stepper,
 };
 use windtunnel_perf::TimingModel;
-use windtunnel_router::RankLoad;
+use windtunnel_router::{NewsBook, RankLoad, Router, WorkerLoad};
 
 /// A rank's part of a pass in flight.
 struct Flight {
@@ -70,6 +70,8 @@ pub(crate) struct LiveRank {
     order: Vec<Slot>,
     slots: HashMap<RequestId, Slot>,
     observers: Observers,
+    /// What it has to tell its router, if it has one that wants to know.
+    book: Option<NewsBook>,
     /// What others wait for.
     moves: Vec<KvMove>,
     /// Requests whose KV is being loaded, and those whose blocks are held for others.
@@ -88,7 +90,12 @@ pub(crate) struct LiveRank {
 }
 
 impl LiveRank {
-    pub(crate) fn new(config: RankConfig, rank: Rank, observers: Observers) -> LiveRank {
+    pub(crate) fn new(
+        config: RankConfig,
+        rank: Rank,
+        observers: Observers,
+        book: Option<NewsBook>,
+    ) -> LiveRank {
         LiveRank {
             config,
             rank,
@@ -100,6 +107,7 @@ impl LiveRank {
             order: Vec::new(),
             slots: HashMap::new(),
             observers,
+            book,
             moves: Vec::new(),
             loading: HashMap::new(),
             held: HashMap::new(),
@@ -138,6 +146,24 @@ impl LiveRank {
         self.rank.unfinished() == 0 && self.held.is_empty() && self.loading.is_empty()
     }
 
+    /// Adds what it has to do to the load of its worker.
+    pub(crate) fn add_to(&self, load: &mut WorkerLoad) {
+        let stats = self.rank.stats();
+        load.unfinished += self.rank.unfinished() as u64;
+        load.running += stats.running as u64;
+        load.waiting += stats.waiting as u64;
+        load.used_blocks += u64::from(stats.used_blocks);
+        load.usable_blocks += u64::from(stats.usable_blocks);
+    }
+
+    /// Tells a router what is known by `now`; `rank` is its number among all. True if requests have got on.
+    pub(crate) fn tell(&mut self, rank: u32, now: Nanos, router: &mut dyn Router) -> bool {
+        let Some(book) = &mut self.book else { return false };
+        let progress = book.has_progress();
+        book.tell(rank, now, router);
+        progress
+    }
+
     /// What it has done that others wait for.
     pub(crate) fn moves(&mut self) -> impl Iterator<Item = KvMove> + '_ {
         self.moves.drain(..)
@@ -155,6 +181,10 @@ impl LiveRank {
 
     /// Empties the prefix cache of a rank without requests: its scheduler begins anew. True if that was done.
     pub(crate) fn reset_cache(&mut self, at: Nanos) -> bool {
+        if self.book.is_some() {
+            // Its router has no word for that.
+            return false;
+        }
         // The settings made a scheduler before.
         let Ok(fresh) = Rank::new(self.config.clone(), Stepper::Plain) else { return false };
         self.before = self.stats();
@@ -192,7 +222,7 @@ impl LiveRank {
 
     /// Takes over a request that arrived at `at`. False if the engine refused it.
     pub(crate) fn submit(&mut self, submission: Submission, at: Nanos) -> bool {
-        let Submission { stream, mut request, abort_after, remote } = submission;
+        let Submission { stream, mut request, abort_after, remote, session: _ } = submission;
         request.arrival = at;
         let info = stream.info.clone();
         match self.rank.submit(request) {
@@ -210,6 +240,7 @@ impl LiveRank {
                 true
             }
             Err(reason) => {
+                self.note_end(at, info.id);
                 self.observers.rejected(&info, reason, at);
                 self.news.push((stream, News::End(Verdict::Rejected(reason))));
                 false
@@ -229,6 +260,7 @@ impl LiveRank {
             && !std::mem::replace(&mut live.told, true)
         {
             let (stream, times) = (live.stream.clone(), live.times);
+            self.note_end(at, id);
             let ended = Ended { info: &stream.info, times: &times, reason: EndReason::Cancelled, at };
             self.observers.ended(&ended, &self.stats());
             self.news.push((stream, News::End(Verdict::Ended(EndReason::Cancelled, times))));
@@ -250,9 +282,17 @@ impl LiveRank {
             return;
         }
         let stream = &live.stream;
+        self.note_end(at, stream.info.id);
         let ended = Ended { info: &stream.info, times: &live.times, reason, at };
         self.observers.ended(&ended, &self.stats());
         self.news.push((stream.clone(), News::End(Verdict::Ended(reason, live.times))));
+    }
+
+    /// Its router is to know that a request has ended.
+    fn note_end(&mut self, at: Nanos, id: RequestId) {
+        if let Some(book) = &mut self.book {
+            book.ended(at, id);
+        }
     }
 
     /// Takes a request out of the tables, all but `order`.
@@ -378,6 +418,9 @@ impl LiveRank {
                 None => {
                     times.first_token = Some(now);
                     self.fresh.push(slot);
+                    if let Some(book) = &mut self.book {
+                        book.first_token(now, live.stream.info.id);
+                    }
                 }
             }
             if given >= 2 && times.second_token.is_none() {
@@ -410,6 +453,10 @@ impl LiveRank {
         }
         if !gone.is_empty() || !outcome.finished.is_empty() {
             self.order.retain(|slot| self.live[slot.0 as usize].is_some());
+        }
+        gone.iter().for_each(|(live, _)| self.note_end(now, live.stream.info.id));
+        if let Some(book) = &mut self.book {
+            book.cache_changed(now, self.rank.events());
         }
         self.report(flight, &outcome, now, tokens, &gone);
         for (live, reason) in gone {

@@ -19,6 +19,8 @@ pub struct Submission {
     pub(crate) abort_after: Option<u32>,
     /// Where its KV is, if others have computed it.
     pub(crate) remote: Option<Arc<RemoteKv>>,
+    /// The conversation that it belongs to, if its client says so.
+    pub(crate) session: Option<Box<str>>,
 }
 
 /// What may end a request before it has `max_tokens`.
@@ -51,7 +53,7 @@ impl Submission {
             tie: info.id.0,
             hand_off: HandOff::None,
         };
-        Submission { stream, request, abort_after: stops.abort_after, remote: None }
+        Submission { stream, request, abort_after: stops.abort_after, remote: None, session: None }
     }
 
     /// The same, of which others read the KV, or have computed it. For workers that take such a part.
@@ -62,6 +64,13 @@ impl Submission {
             Remote::Hold => (HandOff::Hold, None),
             Remote::Pull(remote) => (HandOff::Pull, Some(remote)),
         };
+        self
+    }
+
+    /// The same, of a conversation.
+    #[must_use]
+    pub fn with_session(mut self, session: Option<&str>) -> Submission {
+        self.session = session.map(Into::into);
         self
     }
 
@@ -77,6 +86,7 @@ impl Submission {
             request,
             abort_after: None,
             remote: None,
+            session: None,
         }
     }
 }

@@ -43,6 +43,7 @@ fn worker_of(publisher: Box<dyn PassObserver>) -> Worker {
         no_delay: true,
         kv_events: true,
         transfers: None,
+        routed: false,
         observers: &mut observers,
     };
     Worker::start(&deployment(FIXED, &[]), options).expect("a worker")

@@ -111,6 +111,7 @@ fn vllm_values_tell_what_happened() {
         no_delay: false,
         kv_events: false,
         transfers: None,
+        routed: false,
         observers: &mut observers,
     };
     let worker = Worker::start(&deployment(FIXED, &[]), options).expect("a worker");

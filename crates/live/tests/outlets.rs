@@ -43,6 +43,7 @@ async fn serve(yaml: &str, dialect: Dialect, settings: OutletSettings) -> Socket
         no_delay: true,
         kv_events,
         transfers: None,
+        routed: false,
         observers: &mut observers,
     };
     let worker = Worker::start(&deployment, options).expect("a worker");

@@ -10,7 +10,6 @@ use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes, Move};
 use crate::lane::Sending;
 use crate::links::{Cargo, Links, TransferId};
-use crate::news::Telling;
 use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
@@ -123,7 +122,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         let mut groups = Vec::new();
         let mut pool = |deployment: &'a Deployment, role| -> Result<PoolOf<'a>, SimError> {
             let (first, ranks) = (groups.len(), ranks_per_group(deployment));
-            let group_options = GroupOptions { telling: Telling::of(deployment), ..group_options.clone() };
+            let group_options = GroupOptions { telling: deployment.telling(), ..group_options.clone() };
             for worker in 0..deployment.replicas.get() {
                 for rank in (0..deployment.ranks.get()).step_by(ranks as usize) {
                     groups.push(Group::new(role, worker, rank, ranks, deployment, &group_options)?);

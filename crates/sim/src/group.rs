@@ -7,14 +7,13 @@
 
 use crate::host::HostCopies;
 use crate::lane::{Charged, Lane, LaneMove, Sending};
-use crate::news::Telling;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Placement, Semantics};
 use windtunnel_engine::{ConfigError, DecodeSet, KvLoad, MAX_NANOS, Nanos, RequestId, Shape, Slot, Stepper};
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, CollectorOptions, Refusal, RequestRecord, Role};
-use windtunnel_router::{GroupStep, LoadReport};
+use windtunnel_router::{GroupStep, LoadReport, Telling};
 use windtunnel_traffic::Arrival;
 
 /// What every group of a run is made with.

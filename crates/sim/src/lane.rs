@@ -4,7 +4,6 @@
 
 use crate::group::GroupOptions;
 use crate::host::HostCopies;
-use crate::news::NewsBook;
 use crate::observer::EventBuffer;
 use std::collections::VecDeque;
 use windtunnel_engine::{
@@ -13,7 +12,7 @@ use windtunnel_engine::{
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role, Routing};
-use windtunnel_router::{RankLoad, WorkerLoad};
+use windtunnel_router::{NewsBook, RankLoad, WorkerLoad};
 use windtunnel_traffic::Arrival;
 
 /// Preemptions without an output token in between, beyond two for each request, after which a run is

@@ -2,7 +2,7 @@
 //!
 //! `run` is the loop, and `agenda` knows which group is next; `options` is what it is asked to do, `reporting` what comes
 //! of it; `group` is a rank group, the ranks that step together, and its passes; `lane` is one
-//! rank of it; `routing` keeps the router informed, with what the ranks tell as `news`; `placement` finds the rank
+//! rank of it; `routing` keeps the router informed; `placement` finds the rank
 //! for a request; `observer` writes events and telemetry; `threads` runs independent workers side by side.
 //! `disaggregated` is the loop of a run whose prefill and decode have workers of their own, and `links` the transfers
 //! between these; `host` copies blocks from and to the memory of the host.
@@ -16,7 +16,6 @@ mod group;
 mod host;
 mod lane;
 mod links;
-mod news;
 mod observer;
 mod options;
 mod placement;

@@ -3,7 +3,6 @@
 
 use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes};
-use crate::news::Telling;
 use crate::observer::{Events, Observer, Telemetry};
 use crate::reporting::collector_options;
 use std::io::Write;
@@ -77,7 +76,7 @@ impl GroupOptions {
             stepper: options.stepper,
             collector: collector_options(experiment, options.capture),
             log_events: options.events.is_some(),
-            telling: Telling::of(&experiment.deployment),
+            telling: experiment.deployment.telling(),
             interrupt: options.interrupt.clone(),
         }
     }

@@ -8,10 +8,9 @@ use crate::placement::Snapshot;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use windtunnel_config::Deployment;
-use windtunnel_engine::{Chunk, DecodeSet, Nanos, RequestId, Shape};
-use windtunnel_router::{Choice, Fleet, Incoming, Needs, PrefillTime, Router, Verdict};
+use windtunnel_engine::{Nanos, RequestId};
+use windtunnel_router::{Choice, Fleet, Incoming, Needs, Router, Verdict};
 use windtunnel_traffic::Arrival;
 
 pub(crate) struct Routing {
@@ -33,7 +32,7 @@ impl Routing {
         let fleet = Fleet { workers: deployment.replicas, ranks: deployment.ranks };
         let needs = deployment.router.needs();
         Routing {
-            router: deployment.router.router(fleet, Some(prefill_time(deployment))),
+            router: deployment.router.router(fleet, Some(deployment.prefill_time())),
             needs,
             workers: deployment.replicas,
             ranks: deployment.ranks.get(),
@@ -186,13 +185,4 @@ impl Routing {
 
 fn incoming(arrival: &Arrival, now: Nanos) -> Incoming<'_> {
     Incoming { request: &arrival.request, session: arrival.session.as_deref(), dp_rank: arrival.dp_rank, now }
-}
-
-/// How long a prefill takes alone, by the deployment's own timing.
-fn prefill_time(deployment: &Deployment) -> PrefillTime {
-    let timing = deployment.timing.clone();
-    Arc::new(move |new_tokens, before| {
-        let prefill = [Chunk { new_tokens, before }];
-        timing.pass_duration(&Shape { prefill: &prefill, decode: DecodeSet::default() })
-    })
 }

@@ -2,6 +2,7 @@
 
 use super::error::{ApiError, Dialect};
 use super::faults::{FaultSettings, Faults};
+use crate::door::Place;
 use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Transfers;
 use crate::metrics::Registry;
@@ -86,7 +87,7 @@ pub struct App {
     pub rest: watch::Sender<Rest>,
     ready_at: Instant,
     names: AtomicU64,
-    at_work: Mutex<HashMap<RequestId, (String, u32)>>,
+    at_work: Mutex<HashMap<RequestId, (String, Place)>>,
 }
 
 /// Why requests have to wait, if they do.
@@ -179,9 +180,9 @@ impl App {
         let _ = self.rest.subscribe().wait_for(|rest| *rest == Rest::default()).await;
     }
 
-    /// A request is at work on a rank, under a name.
-    pub fn note(&self, id: RequestId, name: &str, rank: u32) {
-        self.at_work().insert(id, (name.to_owned(), rank));
+    /// A request is at work, under a name.
+    pub(crate) fn note(&self, id: RequestId, name: &str, place: &Place) {
+        self.at_work().insert(id, (name.to_owned(), place.clone()));
     }
 
     /// It no longer is.
@@ -191,14 +192,14 @@ impl App {
 
     /// Ends the requests whose names begin so.
     pub fn abort(&self, prefix: &str) {
-        for (id, (name, rank)) in self.at_work().iter() {
+        for (id, (name, place)) in self.at_work().iter() {
             if name.starts_with(prefix) {
-                self.worker.cancel(*rank, *id);
+                self.worker.cancel(place, *id);
             }
         }
     }
 
-    fn at_work(&self) -> MutexGuard<'_, HashMap<RequestId, (String, u32)>> {
+    fn at_work(&self) -> MutexGuard<'_, HashMap<RequestId, (String, Place)>> {
         self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

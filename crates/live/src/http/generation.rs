@@ -51,6 +51,8 @@ pub struct Ask {
     pub lora: Option<Arc<Adapter>>,
     /// The rank that shall serve it.
     pub dp_rank: Option<u32>,
+    /// The conversation that it belongs to, for a router that goes by it.
+    pub session: Option<String>,
     /// What it has to do with the KV of other workers.
     pub remote: Remote,
 }
@@ -160,6 +162,7 @@ impl Generation {
             lora: ask.lora.clone(),
             cache_salt: ask.cache_salt.as_deref().map(Into::into),
             priority: ask.priority,
+            routed: None,
         };
         let id = info.id;
         // vLLM finds stop strings where it makes text, the others where they make tokens.
@@ -173,9 +176,10 @@ impl Generation {
                 ignore_eos: limits.ignore_eos && (outside || plan.abort_after.is_none()),
             },
         )
-        .with_remote(ask.remote.clone());
+        .with_remote(ask.remote.clone())
+        .with_session(ask.session.as_deref());
         let handle = app.worker.submit(submission, ask.dp_rank).map_err(ApiError::rejected)?;
-        app.note(id, &ask.name, handle.rank());
+        app.note(id, &ask.name, handle.place());
         let cached_elsewhere = match &ask.remote {
             Remote::Pull(remote) => remote.cached_tokens,
             Remote::None | Remote::Hold => None,
@@ -305,9 +309,9 @@ impl Choice {
         &self.handle.stream().info
     }
 
-    /// The rank that serves it.
+    /// The rank that serves it; 0 while that is not known.
     pub fn rank(&self) -> u32 {
-        self.handle.rank()
+        self.handle.rank().unwrap_or(0)
     }
 
     /// Prompt tokens that were cached: where they were computed, if that was elsewhere and is known.

@@ -96,7 +96,14 @@ pub fn worker_with(
         observers
     };
     let replicas = deployment.replicas;
-    let options = WorkerOptions { replicas, no_delay, kv_events: true, transfers, observers: &mut observers };
+    let options = WorkerOptions {
+        replicas,
+        no_delay,
+        kv_events: true,
+        transfers,
+        routed: false,
+        observers: &mut observers,
+    };
     (Worker::start(deployment, options).expect("a worker"), log)
 }
 
@@ -120,6 +127,7 @@ pub fn again(worker: &Worker, prompt: u32) -> Submission {
         lora: None,
         cache_salt: None,
         priority: None,
+        routed: None,
     };
     submission(info)
 }
@@ -145,6 +153,7 @@ pub fn stopping(worker: &Worker, prompt: u32, max_tokens: u32, stops: Stops) -> 
         lora: None,
         cache_salt: None,
         priority: None,
+        routed: None,
     };
     Submission::new(Arc::new(TokenStream::new(Arc::new(info))), stops)
 }

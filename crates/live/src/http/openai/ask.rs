@@ -71,6 +71,7 @@ pub fn ask(
         cache_salt: request.cache_salt.clone(),
         lora: app.lora(request.model.as_deref()),
         dp_rank: dp_rank(headers)?,
+        session: session(request.session_id.as_deref(), headers),
         remote,
     })
 }
@@ -136,6 +137,12 @@ fn whole(field: &str, value: i64, least: i64) -> Result<u32, ApiError> {
         Ok(number) if value >= least => Ok(number),
         _ => Err(ApiError::field(field, format!("{field} is {value}, allowed is {least} or more"))),
     }
+}
+
+/// The conversation that a request belongs to: its field, or what aiperf says in a header.
+pub fn session(named: Option<&str>, headers: &HeaderMap) -> Option<String> {
+    let header = headers.get("x-session-affinity").and_then(|value| value.to_str().ok());
+    named.or(header).filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 /// The rank that a router names.

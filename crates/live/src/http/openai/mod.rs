@@ -6,7 +6,7 @@ mod logprobs;
 mod request;
 mod sse;
 
-pub use ask::{ask, completion_prompts, prompts};
+pub use ask::{ask, completion_prompts, prompts, session};
 pub use request::{OneOrMany, OpenAiRequest, Prompt};
 
 use super::app::App;

@@ -56,6 +56,8 @@ pub struct OpenAiRequest {
     pub return_token_ids: Option<bool>,
     /// Name of the request.
     pub request_id: Option<String>,
+    /// Name of the conversation.
+    pub session_id: Option<String>,
     /// Chat: the prompt ends where the assistant begins.
     pub add_generation_prompt: Option<bool>,
     /// Chat: the prompt ends inside the last message.

@@ -1,16 +1,15 @@
-//! What a rank has to tell the router: first tokens, ends, and changes of its prefix cache.
+//! What a rank has to tell the router: first tokens, ends, and changes of its prefix cache. For whoever drives ranks.
 //!
 //! A rank runs ahead of the router's questions, so what it has to tell waits here until somebody asks. Changes of
 //! the cache may be on their way for a while before the router can know them.
 
+use crate::{Needs, News, Router};
 use std::collections::VecDeque;
-use windtunnel_config::Deployment;
 use windtunnel_engine::{KvEventScope, KvEvents, Nanos, RequestId};
-use windtunnel_router::{News, Router};
 
 /// What the ranks of a run have to tell.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Telling {
+pub struct Telling {
     progress: bool,
     /// Tokens of a block.
     cache: Option<u32>,
@@ -18,14 +17,13 @@ pub(crate) struct Telling {
 }
 
 impl Telling {
-    /// What the router of these workers needs.
-    pub(crate) fn of(deployment: &Deployment) -> Telling {
-        let needs = deployment.router.needs();
-        Telling { progress: needs.progress, cache: needs.cache, lag: deployment.kv_event_lag }
+    /// What a policy with these needs has to be told, changes of caches so much later.
+    pub fn new(needs: Needs, lag: Nanos) -> Telling {
+        Telling { progress: needs.progress, cache: needs.cache, lag }
     }
 
     /// Which events a rank has to keep for it, and in blocks of how many tokens.
-    pub(crate) fn scope(&self, block_size: u32) -> (KvEventScope, u32) {
+    pub fn scope(&self, block_size: u32) -> (KvEventScope, u32) {
         match self.cache {
             None => (KvEventScope::Off, block_size),
             Some(tokens) => (KvEventScope::Shared { timed: self.lag > Nanos::ZERO }, tokens),
@@ -33,7 +31,7 @@ impl Telling {
     }
 
     /// A book for a rank, if it has anything to tell.
-    pub(crate) fn book(self) -> Option<NewsBook> {
+    pub fn book(self) -> Option<NewsBook> {
         let tells = self.progress || self.cache.is_some();
         tells.then(|| NewsBook { telling: self, ..NewsBook::default() })
     }
@@ -47,7 +45,7 @@ enum Progress {
 
 /// What one rank has not yet told.
 #[derive(Default)]
-pub(crate) struct NewsBook {
+pub struct NewsBook {
     telling: Telling,
     progress: Vec<(Nanos, Progress)>,
     /// Changes that take no time to be known.
@@ -57,19 +55,22 @@ pub(crate) struct NewsBook {
 }
 
 impl NewsBook {
-    pub(crate) fn first_token(&mut self, now: Nanos, id: RequestId) {
+    /// A request has its first token.
+    pub fn first_token(&mut self, now: Nanos, id: RequestId) {
         if self.telling.progress {
             self.progress.push((now, Progress::FirstToken(id)));
         }
     }
 
-    pub(crate) fn ended(&mut self, now: Nanos, id: RequestId) {
+    /// A request has ended, or was refused.
+    pub fn ended(&mut self, now: Nanos, id: RequestId) {
         if self.telling.progress {
             self.progress.push((now, Progress::Ended(id)));
         }
     }
 
-    pub(crate) fn cache_changed(&mut self, now: Nanos, events: &KvEvents) {
+    /// The prefix cache has changed.
+    pub fn cache_changed(&mut self, now: Nanos, events: &KvEvents) {
         if events.is_empty() || self.telling.cache.is_none() {
             return;
         }
@@ -81,22 +82,22 @@ impl NewsBook {
     }
 
     /// When something is known that is on its way.
-    pub(crate) fn next_known(&self) -> Nanos {
+    pub fn next_known(&self) -> Nanos {
         self.on_the_way.front().map_or(Nanos::NEVER, |&(known, _)| known)
     }
 
     /// Requests have got on, and the router does not know.
-    pub(crate) fn has_progress(&self) -> bool {
+    pub fn has_progress(&self) -> bool {
         !self.progress.is_empty()
     }
 
     /// The router could know more than it does.
-    pub(crate) fn has_untold(&self) -> bool {
+    pub fn has_untold(&self) -> bool {
         self.has_progress() || !self.cache.is_empty()
     }
 
     /// Tells what is known by `now`. `rank` is the rank's number among all.
-    pub(crate) fn tell(&mut self, rank: u32, now: Nanos, router: &mut dyn Router) {
+    pub fn tell(&mut self, rank: u32, now: Nanos, router: &mut dyn Router) {
         for (time, progress) in self.progress.drain(..) {
             let news = match progress {
                 Progress::FirstToken(id) => News::FirstToken(id),
