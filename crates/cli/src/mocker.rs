@@ -10,6 +10,7 @@ use crate::say::say;
 use clap::{ArgAction, Args, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use windtunnel_config::NO_CONTEXT_LIMIT;
 use windtunnel_engine::RankConfig;
@@ -18,7 +19,7 @@ use windtunnel_live::kv_events::hash::HashAlgorithm;
 use windtunnel_live::kv_events::{self, KvEventsConfig};
 use windtunnel_live::mocker::{Ended, MockerSettings, Pool};
 use windtunnel_live::outlets::{ForwardPasses, OutletSettings};
-use windtunnel_live::text::{Reply, ReplySource};
+use windtunnel_live::text::{Dataset, Reply, ReplySource, Thinking};
 use windtunnel_live::{Endpoint, LiveError};
 
 /// Context length where neither file nor flag gives one.
@@ -123,6 +124,13 @@ pub struct Mocker {
     /// What the model says
     #[arg(long, value_enum, default_value_t = Response::Random)]
     response: Response,
+    /// Answers, for --response dataset: JSON lines of "response" and, if it belongs to one, "prompt"
+    #[arg(long, value_name = "FILE")]
+    dataset: Option<PathBuf>,
+    /// The model thinks first, in random replies: {"thinking_ratio": 0.3}, and with "start_thinking_token_id" and
+    /// "end_thinking_token_id" between which tokens
+    #[arg(long, value_name = "JSON")]
+    reasoning: Option<String>,
     /// Mean length of a random reply that may end by itself, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     mean_output_tokens: u32,
@@ -196,6 +204,17 @@ enum Response {
     Random,
     /// The last message of the user, or the prompt
     Echo,
+    /// What --dataset says
+    Dataset,
+}
+
+/// `--reasoning`, as AISimulate's launcher has it.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reasoning {
+    thinking_ratio: f64,
+    start_thinking_token_id: Option<u32>,
+    end_thinking_token_id: Option<u32>,
 }
 
 /// Runs the command; `together`: all workers behind one address.
@@ -372,6 +391,38 @@ fn outlets(arguments: &Mocker, engine: &RankConfig) -> Result<OutletSettings, Fa
     })
 }
 
+/// What the model says.
+fn reply(arguments: &Mocker) -> Result<Reply, Failure> {
+    let source = match (arguments.response, &arguments.dataset) {
+        (Response::Random, None) => ReplySource::Random,
+        (Response::Echo, None) => ReplySource::Echo,
+        (Response::Dataset, Some(file)) => {
+            let dataset =
+                Dataset::read(file).map_err(|error| Failure::Input(format!("--dataset: {error}")))?;
+            ReplySource::Dataset(Arc::new(dataset))
+        }
+        (Response::Dataset, None) => {
+            return Err(Failure::Input("--response: dataset needs --dataset".into()));
+        }
+        (_, Some(_)) => return Err(Failure::Input("--dataset: belongs to --response dataset".into())),
+    };
+    let thinking = arguments.reasoning.as_deref().map(thinking).transpose()?;
+    if thinking.is_some() && source != ReplySource::Random {
+        return Err(Failure::Input("--reasoning: belongs to --response random".into()));
+    }
+    Ok(Reply { source, mean_tokens: arguments.mean_output_tokens, seed: arguments.seed, thinking })
+}
+
+fn thinking(json: &str) -> Result<Thinking, Failure> {
+    let wrong = |message: String| Failure::Input(format!("--reasoning: {message}"));
+    let keys: Reasoning = serde_json::from_str(json).map_err(|error| wrong(error.to_string()))?;
+    let ratio = keys.thinking_ratio;
+    if !(0.0..=1.0).contains(&ratio) {
+        return Err(wrong(format!("thinking_ratio: got {ratio}, allowed is 0 to 1")));
+    }
+    Ok(Thinking { ratio, start: keys.start_thinking_token_id, end: keys.end_thinking_token_id })
+}
+
 fn settings(arguments: &Mocker, pools: Vec<Pool>) -> Result<MockerSettings, Failure> {
     let deployment = &pools[0].deployment;
     let drain = seconds("--shutdown-timeout", arguments.shutdown_timeout)?;
@@ -398,10 +449,7 @@ fn settings(arguments: &Mocker, pools: Vec<Pool>) -> Result<MockerSettings, Fail
     server.faults = faults(arguments)?;
     server.most_requests = arguments.max_concurrent_requests.unwrap_or(u64::MAX);
     server.startup = seconds("--startup-time", arguments.startup_time)?;
-    let source = match arguments.response {
-        Response::Random => ReplySource::Random,
-        Response::Echo => ReplySource::Echo,
-    };
+    let reply = reply(arguments)?;
     let outlets = outlets(arguments, &deployment.engine)?;
     Ok(MockerSettings {
         pools,
@@ -411,7 +459,7 @@ fn settings(arguments: &Mocker, pools: Vec<Pool>) -> Result<MockerSettings, Fail
         host: arguments.host,
         port: arguments.port,
         server,
-        reply: Reply { source, mean_tokens: arguments.mean_output_tokens, seed: arguments.seed },
+        reply,
         drain,
     })
 }

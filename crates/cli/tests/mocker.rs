@@ -271,6 +271,14 @@ fn wrong_input_exits_with_2() {
         (&["--startup-time", "1e300"], "--startup-time: got 1"),
         (&["-c", "nothing.yaml"], "nothing.yaml: cannot be read"),
         (&["--engine", "sglang", "--max-num-queued-reqs", "3"], "max_num_queued_reqs"),
+        (&["--response", "dataset"], "--response: dataset needs --dataset"),
+        (&["--dataset", "x"], "--dataset: belongs to --response dataset"),
+        (&["--response", "dataset", "--dataset", "nothing.jsonl"], "nothing.jsonl: cannot be read"),
+        (&["--reasoning", "{\"thinking_ratio\": 2}"], "thinking_ratio: got 2, allowed is 0 to 1"),
+        (
+            &["--reasoning", "{\"thinking_ratio\": 0.5, \"start_thinking_token_id\": 999999}"],
+            "--reasoning: token 999999 does not exist",
+        ),
         (&["--kv-transfer-config", "{}"], "--kv-transfer-config: kv_connector: missing"),
         (&["--kv-transfer-bandwidth", "3"], "need --disaggregation-mode or --kv-transfer-config"),
         (

@@ -5,7 +5,7 @@ use crate::error::LiveError;
 use crate::http::{App, ServerSettings, server};
 use crate::kv_transfer::{TransferSettings, Transfers};
 use crate::outlets::{OutletSettings, Outlets, WorkerIdentity};
-use crate::text::{BuiltinTokenizer, Reply};
+use crate::text::{BuiltinTokenizer, Reply, Tokenizer};
 use crate::worker::{Worker, WorkerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -160,6 +160,15 @@ async fn app(
     };
     let worker = Worker::start(deployment, options)?;
     let tokenizer = Box::new(BuiltinTokenizer::default());
+    if let Some(thinking) = &settings.reply.thinking {
+        let vocabulary = tokenizer.vocabulary();
+        let unknown = |token: &u32| *token >= vocabulary;
+        if let Some(token) = thinking.start.into_iter().chain(thinking.end).find(unknown) {
+            let message =
+                format!("--reasoning: token {token} does not exist, the vocabulary has {vocabulary}");
+            return Err(LiveError::Settings(message));
+        }
+    }
     let app = App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone());
     Ok(Arc::new(app.with_outlets(&outlets).with_transfers(transfers)))
 }

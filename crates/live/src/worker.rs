@@ -343,11 +343,18 @@ impl RequestHandle {
 
 impl Drop for RequestHandle {
     fn drop(&mut self) {
+        // Who sees that its blocks are free finds it gone.
+        let count_off = |rank: u32| {
+            self.inner.unfinished[rank as usize].fetch_sub(1, Ordering::Relaxed);
+        };
+        let placed = self.place.get().copied();
+        placed.inspect(|&rank| count_off(rank));
         if self.stream.progress().verdict.is_none() {
             self.inner.cancel(&self.place, self.stream.info.id);
         }
-        if let Some(&rank) = self.place.get() {
-            self.inner.unfinished[rank as usize].fetch_sub(1, Ordering::Relaxed);
+        if placed.is_none() {
+            // It may have been let go meanwhile.
+            self.place.get().inspect(|&&rank| count_off(rank));
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use super::app::App;
 use super::error::{ApiError, Dialect};
+use super::openai::ToolCall;
 use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Remote;
 use crate::observer::{EndReason, RequestInfo, RequestTimes};
@@ -55,6 +56,8 @@ pub struct Ask {
     pub session: Option<String>,
     /// What it has to do with the KV of other workers.
     pub remote: Remote,
+    /// The tool that it calls, if it has to.
+    pub tool_call: Option<ToolCall>,
 }
 
 /// One choice.
@@ -149,7 +152,11 @@ impl Generation {
         let length = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let max_tokens = max_tokens(app.settings.max_model_len, length, ask.max_tokens)?;
         let limits = Limits { max_tokens, ..ask.limits.clone() };
-        let plan = app.reply.plan(app.tokenizer.as_ref(), &limits, prompt, echo, (ask.seed, choice));
+        let tokenizer = app.tokenizer.as_ref();
+        let plan = match &ask.tool_call {
+            Some(call) => Plan::whole(&limits, tokenizer, &call.arguments),
+            None => app.reply.plan(tokenizer, &limits, prompt, echo, (ask.seed, choice)),
+        };
         let info = RequestInfo {
             id: app.worker.next_id(),
             name: ask.name.clone(),

@@ -199,6 +199,7 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         dp_rank: asked.routed_dp_rank,
         session: session(asked.session_id.as_deref(), headers),
         remote: Remote::None,
+        tool_call: None,
     })
 }
 

@@ -11,7 +11,7 @@ use windtunnel_engine::RankConfig;
 use windtunnel_engine::vllm::KvLoadFailurePolicy;
 use windtunnel_live::http::{App, Dialect, ServerSettings, server};
 use windtunnel_live::kv_transfer::{TransferSettings, Transfers};
-use windtunnel_live::text::{BuiltinTokenizer, Reply, ReplySource};
+use windtunnel_live::text::{BuiltinTokenizer, Reply, ReplySource, Thinking};
 
 /// A running server. It stops when it is dropped.
 pub struct Server {
@@ -28,6 +28,7 @@ pub struct Options {
     pub overrides: Vec<String>,
     pub no_delay: bool,
     pub source: ReplySource,
+    pub thinking: Option<Thinking>,
     pub transfers: Option<TransferSettings>,
     /// KV that does not come is computed.
     pub recompute: bool,
@@ -41,6 +42,7 @@ impl Default for Options {
             overrides: Vec::new(),
             no_delay: true,
             source: ReplySource::Random,
+            thinking: None,
             transfers: None,
             recompute: false,
             settings: ServerSettings {
@@ -68,7 +70,7 @@ impl Server {
             RankConfig::Sglang(_) => Dialect::Sglang,
             RankConfig::Trtllm(_) => Dialect::Trtllm,
         };
-        let reply = Reply { source: options.source, mean_tokens: 8, seed: 0 };
+        let reply = Reply { source: options.source, mean_tokens: 8, seed: 0, thinking: options.thinking };
         let tokenizer = Box::new(BuiltinTokenizer::default());
         let (stop, stopped) = watch::channel(false);
         let (tell, told) = std::sync::mpsc::channel();

@@ -101,7 +101,7 @@ pub fn worker_with(
         no_delay,
         kv_events: true,
         transfers,
-        routed: false,
+        routed: replicas.get() > 1,
         observers: &mut observers,
     };
     (Worker::start(deployment, options).expect("a worker"), log)

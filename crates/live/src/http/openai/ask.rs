@@ -1,8 +1,8 @@
 //! From a request's fields to what the engine is asked: checks, prompts, bounds.
 
 use super::Endpoint;
-use super::logprobs;
 use super::request::{ChatMessage, Content, OneOrMany, OpenAiRequest, Prompt};
+use super::{logprobs, tools};
 use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::generation::{Ask, PromptTokens};
@@ -51,6 +51,10 @@ pub fn ask(
         let message = "KV of other workers is told for one prompt with one choice only";
         return Err(ApiError::field("kv_transfer_params", message));
     }
+    let tool_call = match endpoint {
+        Endpoint::Chat => tools::wanted(request.tools.as_ref(), request.tool_choice.as_ref())?,
+        Endpoint::Completions => None,
+    };
     Ok(Ask {
         name: id.to_owned(),
         prompts,
@@ -73,6 +77,7 @@ pub fn ask(
         dp_rank: dp_rank(headers)?,
         session: session(request.session_id.as_deref(), headers),
         remote,
+        tool_call,
     })
 }
 
@@ -83,10 +88,6 @@ fn refuse_unserved(request: &OpenAiRequest) -> Result<(), ApiError> {
     };
     if request.use_beam_search == Some(true) {
         return refuse("use_beam_search", "beam search");
-    }
-    let choice = request.tool_choice.as_ref().filter(|choice| !choice.is_null());
-    if choice.is_some_and(|choice| *choice != "none" && *choice != "auto") {
-        return refuse("tool_choice", "a tool call that has to be made");
     }
     if request.suffix.as_deref().is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "suffix is not served"));

@@ -66,8 +66,12 @@ pub struct OpenAiRequest {
     pub truncate_prompt_tokens: Option<i64>,
     /// Whether the prompt's KV comes from elsewhere or goes there.
     pub kv_transfer_params: Option<Value>,
-    /// Refused where it makes the model call a tool: it never does by itself.
+    /// Chat: functions that may be called.
+    pub tools: Option<Value>,
+    /// Chat: whether one has to be; the model calls none by itself.
     pub tool_choice: Option<Value>,
+    /// Chat: thoughts are part of the answer, unless this is false.
+    pub include_reasoning: Option<bool>,
     /// Refused.
     pub use_beam_search: Option<bool>,
     /// Refused.
