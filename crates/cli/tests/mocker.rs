@@ -118,6 +118,23 @@ fn serve_is_one_address_for_all_workers() {
     assert_eq!(cached, [false, false, true, true]);
 }
 
+/// H23 (dynamo#8752, kthena#1129): dashboards made for an engine find its own names at a mock worker.
+#[test]
+fn h23_dashboards_find_the_engines_own_names() {
+    for (engine, names) in [
+        ("vllm", ["vllm:num_requests_running{", "vllm:kv_cache_usage_perc{"]),
+        ("sglang", ["sglang:num_running_reqs{", "sglang:token_usage{"]),
+        ("trtllm", ["trtllm_num_requests_running{", "trtllm_kv_cache_utilization{"]),
+    ] {
+        let more: &[&str] = if engine == "sglang" { &["--enable-metrics"] } else { &[] };
+        let mocker = Mocker::start(&[&["--engine", engine][..], more].concat(), 1);
+        let metrics = mocker.get(0, "/metrics");
+        for name in names {
+            assert!(metrics.lines().any(|line| line.starts_with(name)), "{name}: {metrics}");
+        }
+    }
+}
+
 /// `serve` with the router's own index of prefix caches: every prompt again goes to the worker that has it.
 #[test]
 fn serve_places_by_what_workers_have_cached() {
