@@ -244,6 +244,7 @@ impl std::fmt::Display for Form<'_> {
             Form::Text { nonempty: true } => write!(f, "a text that is not empty"),
             Form::Text { nonempty: false } => write!(f, "a text"),
             Form::Word(word) => write!(f, "{word}"),
+            Form::List(schema) if schema["items"]["type"] == "object" => write!(f, "a list of mappings"),
             Form::List(_) => write!(f, "a list of texts"),
             Form::Mapping(schema) => {
                 let keys = schema["properties"].as_object().into_iter().flatten();

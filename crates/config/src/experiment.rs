@@ -2,6 +2,7 @@
 //!
 //! Whoever holds one of these needs to know nothing of YAML, paths or defaults.
 
+use crate::fleet::{Faults, Scaling};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use windtunnel_engine::{Chunk, DecodeSet, Nanos, RankConfig, Shape};
@@ -21,9 +22,22 @@ pub struct Experiment {
     pub workload: Workload,
     /// What a good request is, if anything was said.
     pub sla: Option<Sla>,
+    /// How the number of workers changes, if it does.
+    pub scaling: Option<Scaling>,
+    /// What fails, if anything does.
+    pub faults: Option<Faults>,
+    /// What an hour of an accelerator costs.
+    pub price_per_gpu_hour: Option<f64>,
     /// Every value in effect, given or by default, in the layout of the configuration file. Loading it
     /// again gives the same experiment.
     pub effective: serde_json::Value,
+}
+
+impl Experiment {
+    /// The workers are not the same from the beginning of a run to its end.
+    pub fn is_elastic(&self) -> bool {
+        self.scaling.is_some() || self.faults.is_some()
+    }
 }
 
 /// Whose rules hold where the real engine and AISimulate differ.

@@ -15,11 +15,28 @@ const CONTEXT_PARALLEL: &str = "context parallelism is not supported yet; allowe
 const TIERS: &str = "credits KV cache tiers beyond the accelerator's memory, which are not supported yet";
 const RECOMMEND: &str = "belongs to recommend, which is not supported yet; this is a prediction";
 
+const NO_REGRESSION: &str = "belongs to AISimulate's regression over forward-pass metrics; the deployment's own timing \
+     stands for it here, which needs no samples";
+const PREDICTORS: &str =
+    "belongs to the predictors arima, prophet and kalman, which are not supported yet; constant is";
+const PLANNER_APART: &str = "the number of separate prefill and decode workers cannot change yet; that of \
+     workers.aggregated can";
+
 /// Keys: path, the values that mean "not used" (as JSON), and why it is refused.
 const KEYS: &[(&str, &[&str], &str)] = &[
     ("optimization", &["null"], RECOMMEND),
     ("optimizer", &["null"], RECOMMEND),
-    ("planner", &["null", "{}", r#"{"policy":"disabled"}"#], "autoscaling by a planner is not supported yet"),
+    ("planner.max_num_fpm_samples", &["null", "64"], NO_REGRESSION),
+    ("planner.fpm_sample_bucket_size", &["null", "16"], NO_REGRESSION),
+    ("planner.load_min_observations", &["null", "5"], NO_REGRESSION),
+    ("planner.load_predictor_log1p", &["null", "false"], PREDICTORS),
+    ("planner.prophet_window_size", &["null", "50"], PREDICTORS),
+    ("planner.kalman_q_level", &["null", "1", "1.0"], PREDICTORS),
+    ("planner.kalman_q_trend", &["null", "0.1"], PREDICTORS),
+    ("planner.kalman_r", &["null", "10", "10.0"], PREDICTORS),
+    ("planner.kalman_min_points", &["null", "5"], PREDICTORS),
+    ("planner.prefill_min_workers", &["null"], PLANNER_APART),
+    ("planner.decode_min_workers", &["null"], PLANNER_APART),
     ("traffic.source.images", &["null"], "prompts with images are not supported yet"),
     ("traffic.source.new_input_tokens_per_turn", &["null"], SESSIONS),
     ("traffic.source.output_tokens_per_turn", &["null"], SESSIONS),
@@ -108,6 +125,10 @@ const VALUES: &[(&str, &str, &str)] = &[
         "Dynamo request traces are not supported yet; formats mooncake and requests are",
     ),
     ("traffic.load.type", r#""kv_capacity_fraction""#, RECOMMEND),
+    ("planner.target", r#""load""#, "target load is not supported yet; throughput, latency and sla are"),
+    ("planner.load_predictor", r#""arima""#, PREDICTORS),
+    ("planner.load_predictor", r#""prophet""#, PREDICTORS),
+    ("planner.load_predictor", r#""kalman""#, PREDICTORS),
     ("engine.hardware", r#""auto""#, RECOMMEND),
     ("engine.mode", r#""afd""#, "separate attention and expert workers are not supported yet; aggregated is"),
     (

@@ -126,6 +126,15 @@ impl RankConfig {
         }
     }
 
+    /// Most requests that run at once.
+    pub fn seats(&self) -> u64 {
+        match self {
+            RankConfig::Vllm(config) => config.max_num_seqs.into(),
+            RankConfig::Sglang(config) => config.max_running_requests.into(),
+            RankConfig::Trtllm(config) => config.max_batch_size.into(),
+        }
+    }
+
     /// Takes out the prefill cadence of vLLM, so that a rank group can keep it for all its ranks
     /// (vLLM 0.33.0, `local_prefill_interval`: 1 on a rank that steps with others). 1 where there is none.
     pub fn take_prefill_interval(&mut self) -> u32 {

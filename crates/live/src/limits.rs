@@ -12,6 +12,10 @@ pub fn check(experiment: &Experiment, routed: bool) -> Result<(), LiveError> {
         "engine.mode: live workers behind our router do prefill and decode; allowed is aggregated"
     } else if experiment.deployment.host_offload.is_some() {
         "engine.workers.aggregated.kv_cache.host_offload: live workers have no tier in the host's memory yet; leave it out"
+    } else if experiment.scaling.is_some() {
+        "planner: the number of live workers does not change; leave it out"
+    } else if experiment.faults.is_some() {
+        "faults: live workers do not fail by plan; leave it out"
     } else {
         return Ok(());
     };

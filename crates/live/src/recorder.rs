@@ -55,6 +55,7 @@ impl Recorder {
             reused_tokens: times.reused_tokens,
             admissions: times.admissions,
             preemptions: times.preemptions,
+            retries: 0,
             finish_reason: match ended.reason {
                 EndReason::Finished(reason) => reason,
                 EndReason::Cancelled | EndReason::Failed => FinishReason::Abort,

@@ -100,6 +100,7 @@ pub(crate) struct Disaggregated<'a, L> {
     /// When the last of them ended.
     freed_at: Nanos,
     cutoff: Nanos,
+    price_per_gpu_hour: Option<f64>,
     /// Scratch: groups with something to do at this instant.
     touched: Vec<usize>,
     moves: Vec<Move>,
@@ -164,6 +165,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             freed: 0,
             freed_at: Nanos::NEVER,
             cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
+            price_per_gpu_hour: experiment.price_per_gpu_hour,
             touched: Vec::new(),
             moves: Vec::new(),
         })
@@ -560,6 +562,8 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             prefill: pool(self.pools[PREFILL].deployment),
             decode: pool(self.pools[DECODE].deployment),
             percentiles: percentiles(self.prefill.deployment.semantics),
+            price_per_gpu_hour: self.price_per_gpu_hour,
+            fleet: None,
         };
         let outside = self.pools.each_ref().map(|pool| {
             let groups = &self.groups[pool.first..pool.first + pool.count];

@@ -7,6 +7,7 @@
 
 use crate::host::HostCopies;
 use crate::lane::{Charged, Lane, LaneMove, Sending};
+use crate::planner::Totals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::{Deployment, Placement, Semantics};
@@ -41,6 +42,8 @@ pub(crate) struct Group<L> {
     worker: u32,
     lanes: L,
     timing: TimingModel,
+    /// Whether prefills, and decodes, lay outside of what a timing was measured for that holds no more.
+    outside: [bool; 2],
     depth: usize,
     /// The instant reached: of the last pass end or arrival.
     now: Nanos,
@@ -136,6 +139,7 @@ impl<L: Lanes> Group<L> {
             worker,
             lanes,
             timing: deployment.timing.clone(),
+            outside: [false; 2],
             depth,
             now: Nanos::ZERO,
             due: None,
@@ -626,6 +630,42 @@ impl<L: Lanes> Group<L> {
         self.reports.iter_mut().flat_map(|reports| reports.drain(..))
     }
 
+    /// Passes scheduled from now on take as long as this says.
+    pub(crate) fn set_timing(&mut self, timing: TimingModel) {
+        let outside = self.outside_of_profile();
+        self.timing = timing;
+        self.outside = outside;
+    }
+
+    /// The requests that have not ended are lost at `now`.
+    pub(crate) fn lose(&mut self, now: Nanos) -> Vec<RequestRecord> {
+        self.lanes.as_mut().iter_mut().flat_map(|lane| lane.lose(now)).collect()
+    }
+
+    /// What has happened here since it began, but for what arrived.
+    pub(crate) fn totals(&self) -> Totals {
+        let so_far = self.collector.so_far();
+        let mut totals = Totals {
+            gaps: so_far.gaps,
+            gap_time: so_far.gap_time,
+            completed: so_far.completed,
+            input_tokens: so_far.input_tokens,
+            output_tokens: so_far.output_tokens,
+            reused_tokens: so_far.reused_tokens,
+            ..Totals::default()
+        };
+        for (count, time) in self.lanes.as_ref().iter().map(Lane::first_tokens) {
+            totals.first_tokens += count;
+            totals.ttft += time;
+        }
+        totals
+    }
+
+    /// Batches of KV events that the router never heard of.
+    pub(crate) fn lost_batches(&self) -> u64 {
+        self.lanes.as_ref().iter().map(Lane::lost_batches).sum()
+    }
+
     /// Requests that have not ended.
     pub(crate) fn unfinished(&self) -> usize {
         self.lanes.as_ref().iter().map(|lane| lane.rank.unfinished()).sum()
@@ -673,7 +713,8 @@ impl<L: Lanes> Group<L> {
 
     /// Whether prefills, and decodes, lay outside of what their timing was measured for.
     pub(crate) fn outside_of_profile(&self) -> [bool; 2] {
-        [self.timing.outside().prefill(), self.timing.outside().decode()]
+        let [prefill, decode] = self.outside;
+        [prefill | self.timing.outside().prefill(), decode | self.timing.outside().decode()]
     }
 
     /// The duration of a pass that would end beyond all time, if there is one.

@@ -2,6 +2,8 @@
 //!
 //! A lane does not know when anything is due: its rank group has the clock, and tells it the instants.
 
+mod elastic;
+
 use crate::group::GroupOptions;
 use crate::host::HostCopies;
 use crate::observer::EventBuffer;
@@ -63,12 +65,14 @@ pub(crate) struct Sending {
     pub(crate) came: Nanos,
     /// What the router knew of its prompt.
     pub(crate) routing: Option<Routing>,
+    /// How often it was sent before, to workers that crashed.
+    pub(crate) retries: u32,
 }
 
 impl Sending {
     /// One that no router was asked about.
     pub(crate) fn unrouted(arrival: Arrival) -> Sending {
-        Sending { came: arrival.request.arrival, arrival, routing: None }
+        Sending { came: arrival.request.arrival, arrival, routing: None, retries: 0 }
     }
 }
 
@@ -128,6 +132,8 @@ pub(crate) struct Lane {
     news: Option<NewsBook>,
     /// Preemptions since the last output token.
     fruitless_preemptions: u64,
+    /// Requests that got their first token, and Σ of their TTFT in nanoseconds.
+    first_tokens: (u64, u128),
     /// Running and waiting requests, as told to the balancer last.
     reported: (usize, usize),
 }
@@ -159,8 +165,9 @@ impl Lane {
             sent: Vec::new(),
             row: RankRow::new(role, worker, index, usable),
             events: log_events.then(EventBuffer::default),
-            news: options.telling.book(),
+            news: options.telling.book().map(|book| book.of(worker, index)),
             fruitless_preemptions: 0,
+            first_tokens: (0, 0),
             reported: (0, 0),
         })
     }
@@ -180,7 +187,7 @@ impl Lane {
 
     /// Takes over a request at `now`. None if it was refused, which is entered in `collector`.
     pub(crate) fn submit(&mut self, sending: Sending, now: Nanos, collector: &mut Collector) -> Option<Slot> {
-        let Sending { arrival: Arrival { at: _, request, name, .. }, came, routing } = sending;
+        let Sending { arrival: Arrival { at: _, request, name, .. }, came, routing, retries } = sending;
         let record = RequestRecord {
             id: request.id,
             name,
@@ -202,6 +209,7 @@ impl Lane {
             reused_tokens: 0,
             admissions: 0,
             preemptions: 0,
+            retries,
             finish_reason: FinishReason::Length,
         };
         self.take_over(request, record, now, collector)
@@ -399,6 +407,7 @@ impl Lane {
             collector,
             self.news.as_mut(),
             &mut self.moves,
+            &mut self.first_tokens,
         );
         if outcome.beat {
             self.last_end = now;
@@ -648,6 +657,7 @@ fn note_completed(
     collector: &mut Collector,
     mut news: Option<&mut NewsBook>,
     moves: &mut Vec<LaneMove>,
+    first_tokens: &mut (u64, u128),
 ) {
     park(&outcome.parked, live, last_end);
     if outcome.steady_tokens > 0 {
@@ -659,6 +669,8 @@ fn note_completed(
             Some(previous) => collector.gap(now.since(previous), 1),
             None => {
                 record.first_token = Some(now);
+                first_tokens.0 += 1;
+                first_tokens.1 += u128::from(now.since(record.arrival).0);
                 if let Some(news) = &mut news {
                     news.first_token(now, record.id);
                 }

@@ -291,7 +291,7 @@ pub(crate) struct Worker {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<String>,
     /// From the decision to add a worker during the run to its readiness. The workers of the start are
-    /// ready at 0, and this version adds none.
+    /// ready at 0.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub startup_seconds: f64,

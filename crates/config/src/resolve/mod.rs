@@ -6,6 +6,7 @@
 mod calibrated;
 mod capacity;
 mod engine;
+mod fleet;
 mod gpu;
 mod model;
 mod owners;
@@ -47,6 +48,14 @@ pub(crate) fn resolve(
         }
     }
     let sla = sla(&document.evaluation.sla, &mut findings);
+    let (mut scaling, mut faults) = (None, None);
+    if let Some((deployment, prefill)) = &deployments {
+        let apart = prefill.is_some();
+        scaling = fleet::scaling(&mut document.planner, deployment, sla, apart, &mut findings);
+        let most = scaling.as_ref().map_or(deployment.replicas.get(), |scaling| scaling.most);
+        faults = fleet::faults(&mut document.faults, deployment, most, apart, &mut findings);
+    }
+    let price_per_gpu_hour = document.evaluation.price_per_gpu_hour;
     let effective = match serde_json::to_value(&document) {
         Ok(effective) => effective,
         Err(error) => {
@@ -55,9 +64,16 @@ pub(crate) fn resolve(
         }
     };
     match (workload, deployments) {
-        (Some(workload), Some((deployment, prefill))) if findings.problems.is_empty() => {
-            Ok(Experiment { deployment, prefill, workload, sla, effective })
-        }
+        (Some(workload), Some((deployment, prefill))) if findings.problems.is_empty() => Ok(Experiment {
+            deployment,
+            prefill,
+            workload,
+            sla,
+            scaling,
+            faults,
+            price_per_gpu_hour,
+            effective,
+        }),
         _ => Err(findings.problems),
     }
 }

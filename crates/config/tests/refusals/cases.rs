@@ -287,7 +287,70 @@ fn not_yet() -> Vec<Case> {
         set("value: scorer without weight", &["router={policy: scorers, scorers: [{type: queue}]}"]),
         set("value: cache threshold", &["router={policy: cache_aware, cache_threshold: 1.5}"]),
         set("key: queue policy alone", &["router={policy: kv_router, queue_policy: lcfs}"]),
-        set("not yet: planner", &["planner={policy: enabled, target: sla}"]),
+        set("planner: sla without bounds and predictor", &["planner={policy: enabled, target: sla}"]),
+        set("planner: hpa needs", &["planner={policy: hpa}"]),
+        set(
+            "planner: a bound below the start",
+            &["planner={policy: hpa, metric: waiting, target_value: 1, max_workers: 1}"],
+        ),
+        set(
+            "planner: another policy's keys",
+            &["planner={policy: disabled, max_num_gpus: 4, metric: waiting}"],
+        ),
+        set(
+            "planner: hpa with keys of Dynamo's",
+            &[
+                "planner={policy: hpa, metric: waiting, target_value: 1, max_workers: 4, target: sla, max_num_gpus: 4}",
+            ],
+        ),
+        set(
+            "planner: nothing to scale by",
+            &["planner={policy: enabled, target: latency, enable_throughput_scaling: false}"],
+        ),
+        set(
+            "planner: throughput scaling without sla",
+            &["planner={policy: enabled, target: latency, load_predictor: constant}"],
+        ),
+        set(
+            "planner: looks as long as plans",
+            &[
+                "planner={policy: enabled, target: sla, enable_load_scaling: true, load_predictor: constant, \
+             load_adjustment_interval_seconds: 180}",
+                "evaluation.sla={ttft_ms: 100, itl_ms: 10}",
+            ],
+        ),
+        set(
+            "planner: no metric of that name",
+            &["planner={policy: hpa, metric: cpu, target_value: 1, max_workers: 4}"],
+        ),
+        set("not yet: planner target load", &["planner.target=load"]),
+        set("not yet: planner arima", &["planner.load_predictor=arima"]),
+        set("not yet: planner regression", &["planner.max_num_fpm_samples=32"]),
+        set("not yet: planner kalman", &["planner.kalman_r=3"]),
+        set("not yet: planner of roles", &["planner.prefill_min_workers=2"]),
+        set("faults: no such worker", &["faults.crashes=[{worker: 2, at_seconds: 1}]"]),
+        set("faults: no list", &["faults.crashes=5"]),
+        set("faults: a key of a crash", &["faults.crashes=[{worker: 0, at_seconds: 1, after: 3}]"]),
+        set("faults: a crash without a time", &["faults.crashes=[{worker: 0}]"]),
+        set("faults: a policy without a crash", &["faults.on_crash=fail"]),
+        set(
+            "faults: retries of those that fail",
+            &["faults={on_crash: fail, max_retries: 2, crashes: [{worker: 0, at_seconds: 1}]}"],
+        ),
+        set(
+            "faults: slow until before",
+            &["faults.slow_workers=[{worker: 0, from_seconds: 5, to_seconds: 5, factor: 2}]"],
+        ),
+        set(
+            "faults: slow twice",
+            &[
+                "faults.slow_workers=[{worker: 0, from_seconds: 5, factor: 2}, {worker: 0, from_seconds: 9, factor: 3}]",
+            ],
+        ),
+        set("faults: lost events that nobody hears", &["faults.kv_event_loss={rate: 0.1}"]),
+        set("faults: more than all events", &["faults.kv_event_loss={rate: 1.5}", "router.policy=kv_router"]),
+        set("faults: a rate of nothing", &["faults.crash_rate={per_worker_hour: 0, restart_seconds: 1}"]),
+        set("value: price", &["evaluation.price_per_gpu_hour=-1"]),
         set("not yet: recommend", &["optimization={target: throughput}", "optimizer={}"]),
         set("not yet: images", &["traffic.source.images={height: 8, width: 8}"]),
         set("not yet: sessions", &["traffic.source.type=synthetic-session", "traffic.stop.sessions=9"]),
