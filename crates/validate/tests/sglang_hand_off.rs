@@ -334,9 +334,11 @@ fn check(path: &Path) -> usize {
                 scenario.name
             );
             let ours = Turn { t_ms: theirs.t_ms, ..ours.clone() };
+            let free = theirs.free_after;
             let after = theirs.free_after.is_none() || theirs.free_after == ours.free_after;
             let theirs = Turn { free_after: ours.free_after, ..theirs };
-            assert!(after && ours == theirs, "{} {stepper:?} {at}:\n{ours:?}\n{theirs:?}", scenario.name);
+            assert!(after, "{} {stepper:?} {at}: free {:?}, not {free:?}", scenario.name, ours.free_after);
+            assert!(ours == theirs, "{} {stepper:?} {at}:\n{ours:?}\n{theirs:?}", scenario.name);
         }
     }
     scenario.turns.len()
