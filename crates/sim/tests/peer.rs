@@ -165,26 +165,6 @@ fn answers_equal_the_peers_to_the_printed_digit() {
     }
 }
 
-/// Separate workers under pressure: of two requests that wait on a decode worker, one that lost its blocks and one whose
-/// KV is to be loaded, the second goes first. With that, passes, preemptions and duration are the peer's; when a load
-/// starts that was put off is known but for a pass in one place, which moves mean TTFT by 0.011 %.
-#[test]
-fn separate_workers_under_pressure_differ_by_a_pass_in_one_place() {
-    let Some(datasets) = shared() else { return };
-    let figures = ["3549821.277", "751.029", "19.6282", "7456.39", "0.04530"];
-    let report = predict(&row("conv-4p4d-poly-tight", figures, 913_981, 7), &datasets, &[]);
-    let value = |key: &str| report.summary.get(key).as_f64().unwrap();
-    assert_eq!(printed(&report, "duration_ms", figures[0]), figures[0]);
-    assert_eq!(printed(&report, "prefix_cache_reused_ratio", figures[4]), figures[4]);
-    assert_eq!((value("passes"), value("preemptions")), (913_981.0, 7.0));
-    for (key, theirs) in
-        [("mean_ttft_ms", 751.029), ("mean_itl_ms", 19.6282), ("mean_e2e_latency_ms", 7456.39)]
-    {
-        let difference = (value(key) - theirs).abs() / theirs;
-        assert!(difference < 1.2e-4, "{key}: {difference}");
-    }
-}
-
 /// Native semantics run the real engine: asynchronous scheduling, one block less, and a resumed request's
 /// outputs computed again at full cost. Under pressure the two part ways, and by no more than those rules.
 #[test]

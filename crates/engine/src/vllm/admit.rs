@@ -35,7 +35,7 @@ impl Rank {
         let seats = self.seats();
         let (mut without_blocks, mut with_blocks) = (Vec::new(), Vec::new());
         while round.budget > 0 && self.running.len() < seats {
-            let Some(slot) = self.next_waiting() else { break };
+            let Some(slot) = self.holding.first().or_else(|| self.waiting.first()) else { break };
             match self.consider(slot, round) {
                 Verdict::Admitted => {}
                 Verdict::Stop => break,
@@ -64,18 +64,6 @@ impl Rank {
         if !round.defer_prefills {
             self.prefill_capacity_bound = self.waiting.len() + self.holding.len() > self.deferred;
         }
-    }
-
-    /// Whose turn it is. By the rule of AISimulate 0.13 a request that lost its blocks comes before those that are
-    /// loaded, unless another one waits for its load: then only loaded ones are admitted.
-    fn next_waiting(&self) -> Option<u32> {
-        if self.config.transfer_rules == TransferRules::Nixl || !self.consumes() {
-            return self.holding.first().or_else(|| self.waiting.first());
-        }
-        if self.waiting.any(|slot| self.wants_load(slot)) {
-            return self.holding.first();
-        }
-        self.waiting.first().or_else(|| self.holding.first())
     }
 
     /// Takes the first waiting request out of its queue.
@@ -107,6 +95,9 @@ impl Rank {
             // Loaded; nothing is looked up.
             return self.try_admit(slot, Found::default(), round);
         }
+        if self.config.transfer_rules == TransferRules::Aisimulate013 && self.wants_load(slot) {
+            return Verdict::Stop;
+        }
         self.scheduled.lookups += 1;
         let found = self.look_up(slot);
         let hit_tokens = found.hits * self.config.block_size;
@@ -130,17 +121,17 @@ impl Rank {
     /// Starts the load of the first waiting request, if it waits for one, a seat is free and there are blocks: the
     /// rule of AISimulate 0.13 ([`TransferRules::Aisimulate013`]), whose scheduler itself starts none.
     pub fn start_load(&mut self) -> Option<KvLoad> {
-        let slot = self.waiting.iter().find(|&slot| self.wants_load(slot))?;
+        let slot = self.waiting.first().filter(|&slot| self.wants_load(slot))?;
         if self.running.len() >= self.seats() {
             return None;
         }
         let found = self.look_up(slot);
         let tokens = self.sequences[slot as usize].prompt - found.hits * self.config.block_size;
         let load = self.try_load(slot, tokens, found)?;
+        self.waiting.pop_first();
         let s = &mut self.sequences[slot as usize];
         s.holding = true;
         let rank = Self::waiting_rank(s);
-        self.waiting.remove(slot, rank);
         self.holding.push_last(slot, rank);
         Some(load)
     }

@@ -77,14 +77,6 @@ impl Waiting {
         }
     }
 
-    /// Whether one of them is such; the last in order of arrival are asked first.
-    pub(super) fn any(&self, is: impl Fn(u32) -> bool) -> bool {
-        match self {
-            Waiting::Fcfs(queue) => queue.iter().rev().any(|&slot| is(slot)),
-            Waiting::Priority(set) => set.iter().any(|&(_, slot)| is(slot)),
-        }
-    }
-
     pub(super) fn iter(&self) -> Box<dyn Iterator<Item = u32> + '_> {
         match self {
             Waiting::Fcfs(queue) => Box::new(queue.iter().copied()),
