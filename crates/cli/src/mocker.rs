@@ -3,23 +3,25 @@
 //! Flags have the names of the engines' servers, vLLM's first; each is a key of the configuration by another
 //! name, so that file, `--set` and flags are checked by the same rules.
 
+mod roles;
+
 use crate::exit::Failure;
 use crate::say::say;
 use clap::{ArgAction, Args, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-use windtunnel_config::{Deployment, NO_CONTEXT_LIMIT};
+use windtunnel_config::NO_CONTEXT_LIMIT;
 use windtunnel_engine::RankConfig;
 use windtunnel_live::http::{Dialect, FaultKind, FaultSettings, ServerSettings};
 use windtunnel_live::kv_events::hash::HashAlgorithm;
 use windtunnel_live::kv_events::{self, KvEventsConfig};
-use windtunnel_live::mocker::{Ended, MockerSettings};
+use windtunnel_live::mocker::{Ended, MockerSettings, Pool};
 use windtunnel_live::outlets::{ForwardPasses, OutletSettings};
-use windtunnel_live::text::{Reply, ReplySource};
+use windtunnel_live::text::{Dataset, Reply, ReplySource, Thinking};
 use windtunnel_live::{Endpoint, LiveError};
 
-const WORKER: &str = "engine.workers.aggregated";
 /// Context length where neither file nor flag gives one.
 const CONTEXT: u32 = 131_072;
 
@@ -122,6 +124,13 @@ pub struct Mocker {
     /// What the model says
     #[arg(long, value_enum, default_value_t = Response::Random)]
     response: Response,
+    /// Answers, for --response dataset: JSON lines of "response" and, if it belongs to one, "prompt"
+    #[arg(long, value_name = "FILE")]
+    dataset: Option<PathBuf>,
+    /// The model thinks first, in random replies: {"thinking_ratio": 0.3}, and with "start_thinking_token_id" and
+    /// "end_thinking_token_id" between which tokens
+    #[arg(long, value_name = "JSON")]
+    reasoning: Option<String>,
     /// Mean length of a random reply that may end by itself, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     mean_output_tokens: u32,
@@ -131,6 +140,8 @@ pub struct Mocker {
     /// LoRA adapters that requests may name as their model; nothing is read from the path
     #[arg(long, value_name = "NAME=PATH", num_args = 1..)]
     lora_modules: Vec<String>,
+    #[command(flatten)]
+    roles: roles::RoleArguments,
     /// Where and how KV events are published, as the engine's own JSON
     #[arg(long, value_name = "JSON")]
     kv_events_config: Option<String>,
@@ -193,13 +204,24 @@ enum Response {
     Random,
     /// The last message of the user, or the prompt
     Echo,
+    /// What --dataset says
+    Dataset,
+}
+
+/// `--reasoning`, as AISimulate's launcher has it.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reasoning {
+    thinking_ratio: f64,
+    start_thinking_token_id: Option<u32>,
+    end_thinking_token_id: Option<u32>,
 }
 
 /// Runs the command; `together`: all workers behind one address.
 pub fn run(arguments: &Mocker, together: bool) -> Result<(), Failure> {
-    let deployment = deployment(arguments, together)?;
-    let settings = MockerSettings { together, ..settings(arguments, deployment)? };
-    let engine = settings.deployment.engine.engine();
+    let pools = roles::pools(arguments, together)?;
+    let settings = MockerSettings { together, ..settings(arguments, pools)? };
+    let engine = settings.pools[0].deployment.engine.engine();
     let ended = windtunnel_live::mocker::run(&settings, |addresses| {
         for address in addresses {
             say(format_args!("{} {} at http://{address}", engine.0, engine.1));
@@ -214,20 +236,8 @@ pub fn run(arguments: &Mocker, together: bool) -> Result<(), Failure> {
     }
 }
 
-fn deployment(arguments: &Mocker, together: bool) -> Result<Deployment, Failure> {
-    // The flags say later what the file and --set say, so they win.
-    let overrides: Vec<String> = arguments.set.iter().cloned().chain(overrides(arguments)?).collect();
-    let experiment = match &arguments.config {
-        Some(file) => windtunnel_config::load(file, &overrides),
-        None => windtunnel_config::from_str("(no file)", NO_FILE, &overrides),
-    };
-    let experiment = experiment.map_err(Failure::input)?;
-    windtunnel_live::limits::check(&experiment, together).map_err(Failure::input)?;
-    Ok(experiment.deployment)
-}
-
-/// What the flags say, as overrides of the configuration.
-fn overrides(arguments: &Mocker) -> Result<Vec<String>, Failure> {
+/// What the flags say, as overrides of the configuration, whose workers have these roles.
+fn overrides(arguments: &Mocker, roles: &[&str]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
     let mut set = |path: String, value: String| all.push(format!("{path}={value}"));
     let engine = arguments.engine;
@@ -237,55 +247,62 @@ fn overrides(arguments: &Mocker) -> Result<Vec<String>, Failure> {
     if let Some(model) = &arguments.model {
         set("engine.model".into(), serde_json::Value::from(model.as_str()).to_string());
     }
-    let numbers = [
-        ("engine.context_length", arguments.max_model_len),
-        ("engine.workers.aggregated.parallelism.replicas", arguments.num_workers),
-        ("engine.workers.aggregated.parallelism.attention_data", arguments.data_parallel_size),
-        ("engine.workers.aggregated.kv_cache.block_size", arguments.block_size),
-        ("engine.workers.aggregated.scheduler.max_sequences", arguments.max_num_seqs),
-        ("engine.workers.aggregated.scheduler.max_batched_tokens", arguments.max_num_batched_tokens),
-        ("engine.workers.aggregated.scheduler.max_num_queued_reqs", arguments.max_num_queued_reqs),
-    ];
-    for (path, number) in numbers {
-        if let Some(number) = number {
-            set(path.into(), number.to_string());
+    if let Some(tokens) = arguments.max_model_len {
+        set("engine.context_length".into(), tokens.to_string());
+    }
+    if let Some(on) = switch(arguments.enable_chunked_prefill, arguments.no_enable_chunked_prefill) {
+        set("engine.enable_chunked_prefill".into(), on.to_string());
+    }
+    for role in roles {
+        let worker = format!("engine.workers.{role}");
+        let numbers = [
+            ("parallelism.replicas", arguments.num_workers),
+            ("parallelism.attention_data", arguments.data_parallel_size),
+            ("kv_cache.block_size", arguments.block_size),
+            ("scheduler.max_sequences", arguments.max_num_seqs),
+            ("scheduler.max_batched_tokens", arguments.max_num_batched_tokens),
+            ("scheduler.max_num_queued_reqs", arguments.max_num_queued_reqs),
+        ];
+        for (key, number) in numbers {
+            if let Some(number) = number {
+                set(format!("{worker}.{key}"), number.to_string());
+            }
         }
-    }
-    if let Some(blocks) = arguments.num_gpu_blocks_override {
-        set(format!("{WORKER}.kv_cache.capacity"), format!("{{type: fixed, blocks: {blocks}}}"));
-    }
-    let ahead = match engine {
-        Some(Engine::Sglang | Engine::Trtllm) => "scheduler.overlap",
-        Some(Engine::Vllm) | None => "scheduler.async_scheduling",
-    };
-    let switches = [
-        (
-            format!("{WORKER}.kv_cache.prefix_caching"),
-            arguments.enable_prefix_caching,
-            arguments.no_enable_prefix_caching,
-        ),
-        (
-            "engine.enable_chunked_prefill".into(),
-            arguments.enable_chunked_prefill,
-            arguments.no_enable_chunked_prefill,
-        ),
-        (format!("{WORKER}.{ahead}"), arguments.async_scheduling, arguments.no_async_scheduling),
-    ];
-    for (path, on, off) in switches {
-        if on || off {
-            set(path, (on && !off).to_string());
+        if let Some(blocks) = arguments.num_gpu_blocks_override {
+            set(format!("{worker}.kv_cache.capacity"), format!("{{type: fixed, blocks: {blocks}}}"));
         }
-    }
-    if let Some(policy) = arguments.scheduling_policy {
-        set(format!("{WORKER}.scheduler.policy"), format!("{policy:?}").to_lowercase());
-    }
-    if let Some(ratio) = arguments.speedup_ratio.filter(|ratio| *ratio != 0.0) {
-        set(format!("{WORKER}.timing.speedup_ratio"), finite("--speedup-ratio", ratio)?);
-    }
-    if let Some(ratio) = arguments.decode_speedup_ratio {
-        set(format!("{WORKER}.timing.decode_speedup_ratio"), finite("--decode-speedup-ratio", ratio)?);
+        let ahead = match engine {
+            Some(Engine::Sglang | Engine::Trtllm) => "scheduler.overlap",
+            Some(Engine::Vllm) | None => "scheduler.async_scheduling",
+        };
+        let switches = [
+            (
+                "kv_cache.prefix_caching",
+                switch(arguments.enable_prefix_caching, arguments.no_enable_prefix_caching),
+            ),
+            (ahead, switch(arguments.async_scheduling, arguments.no_async_scheduling)),
+        ];
+        for (key, on) in switches {
+            if let Some(on) = on {
+                set(format!("{worker}.{key}"), on.to_string());
+            }
+        }
+        if let Some(policy) = arguments.scheduling_policy {
+            set(format!("{worker}.scheduler.policy"), format!("{policy:?}").to_lowercase());
+        }
+        if let Some(ratio) = arguments.speedup_ratio.filter(|ratio| *ratio != 0.0) {
+            set(format!("{worker}.timing.speedup_ratio"), finite("--speedup-ratio", ratio)?);
+        }
+        if let Some(ratio) = arguments.decode_speedup_ratio {
+            set(format!("{worker}.timing.decode_speedup_ratio"), finite("--decode-speedup-ratio", ratio)?);
+        }
     }
     Ok(all)
+}
+
+/// What a pair of flags says, if it says anything.
+fn switch(on: bool, off: bool) -> Option<bool> {
+    (on || off).then_some(on && !off)
 }
 
 fn finite(flag: &str, number: f64) -> Result<String, Failure> {
@@ -374,7 +391,40 @@ fn outlets(arguments: &Mocker, engine: &RankConfig) -> Result<OutletSettings, Fa
     })
 }
 
-fn settings(arguments: &Mocker, deployment: Deployment) -> Result<MockerSettings, Failure> {
+/// What the model says.
+fn reply(arguments: &Mocker) -> Result<Reply, Failure> {
+    let source = match (arguments.response, &arguments.dataset) {
+        (Response::Random, None) => ReplySource::Random,
+        (Response::Echo, None) => ReplySource::Echo,
+        (Response::Dataset, Some(file)) => {
+            let dataset =
+                Dataset::read(file).map_err(|error| Failure::Input(format!("--dataset: {error}")))?;
+            ReplySource::Dataset(Arc::new(dataset))
+        }
+        (Response::Dataset, None) => {
+            return Err(Failure::Input("--response: dataset needs --dataset".into()));
+        }
+        (_, Some(_)) => return Err(Failure::Input("--dataset: belongs to --response dataset".into())),
+    };
+    let thinking = arguments.reasoning.as_deref().map(thinking).transpose()?;
+    if thinking.is_some() && source != ReplySource::Random {
+        return Err(Failure::Input("--reasoning: belongs to --response random".into()));
+    }
+    Ok(Reply { source, mean_tokens: arguments.mean_output_tokens, seed: arguments.seed, thinking })
+}
+
+fn thinking(json: &str) -> Result<Thinking, Failure> {
+    let wrong = |message: String| Failure::Input(format!("--reasoning: {message}"));
+    let keys: Reasoning = serde_json::from_str(json).map_err(|error| wrong(error.to_string()))?;
+    let ratio = keys.thinking_ratio;
+    if !(0.0..=1.0).contains(&ratio) {
+        return Err(wrong(format!("thinking_ratio: got {ratio}, allowed is 0 to 1")));
+    }
+    Ok(Thinking { ratio, start: keys.start_thinking_token_id, end: keys.end_thinking_token_id })
+}
+
+fn settings(arguments: &Mocker, pools: Vec<Pool>) -> Result<MockerSettings, Failure> {
+    let deployment = &pools[0].deployment;
     let drain = seconds("--shutdown-timeout", arguments.shutdown_timeout)?;
     let (dialect, version) = match &deployment.engine {
         RankConfig::Vllm(_) => (Dialect::Vllm, deployment.engine.engine().1),
@@ -399,20 +449,17 @@ fn settings(arguments: &Mocker, deployment: Deployment) -> Result<MockerSettings
     server.faults = faults(arguments)?;
     server.most_requests = arguments.max_concurrent_requests.unwrap_or(u64::MAX);
     server.startup = seconds("--startup-time", arguments.startup_time)?;
-    let source = match arguments.response {
-        Response::Random => ReplySource::Random,
-        Response::Echo => ReplySource::Echo,
-    };
+    let reply = reply(arguments)?;
     let outlets = outlets(arguments, &deployment.engine)?;
     Ok(MockerSettings {
-        deployment,
+        pools,
         outlets,
         together: false,
         no_delay: arguments.speedup_ratio == Some(0.0),
         host: arguments.host,
         port: arguments.port,
         server,
-        reply: Reply { source, mean_tokens: arguments.mean_output_tokens, seed: arguments.seed },
+        reply,
         drain,
     })
 }

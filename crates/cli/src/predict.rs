@@ -113,7 +113,11 @@ fn online(experiment: &Experiment, rate: f64, capture: bool) -> Result<Report, F
         other => Failure::run(other),
     })?;
     let Replayed { collectors, end, outside } = replayed;
-    Ok(windtunnel_sim::report(&experiment.deployment, collectors, 0, end, outside))
+    Ok(windtunnel_sim::report(
+        experiment,
+        collectors,
+        windtunnel_sim::Ending { end, outside, ..Default::default() },
+    ))
 }
 
 fn config_path(arguments: &Predict) -> Result<&Path, Failure> {

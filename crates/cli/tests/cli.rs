@@ -130,10 +130,10 @@ fn an_unknown_key_is_refused_with_the_nearest_name() {
         err(&done),
         "error: typo.yaml, line 29: engine.workers.aggregated.scheduler.max_sequence: unknown key; did you mean \
          max_sequences? known here: async_scheduling, capacity_policy, chunked_prefill_size, \
-         clip_max_new_tokens, ignore_eos, long_prefill_token_threshold, \
+         clip_max_new_tokens, disaggregation_decode_extra_slots, ignore_eos, long_prefill_token_threshold, \
          long_prefill_token_threshold_adaptive, max_batched_tokens, max_num_active_seqs, \
          max_num_queued_reqs, max_num_queued_tokens, max_prefill_tokens, max_sequences, mixed_chunk, \
-         overlap, policy, preemption_mode, prefill_decode_interval, prefill_schedule_interval, \
+         num_reserved_decode_tokens, overlap, policy, preemption_mode, prefill_decode_interval, prefill_schedule_interval, \
          priority_preemption_threshold, reserve_full_isl, schedule_conservativeness, \
          schedule_low_priority_values_first, schedule_policy, watermark\n"
     );

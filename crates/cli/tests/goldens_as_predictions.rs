@@ -137,7 +137,11 @@ fn replay(experiment: &Experiment) -> Outcome {
     };
     let Replayed { collectors, end, outside } =
         online::replay(experiment, &options).map_err(|error| error.to_string())?;
-    outcome(&windtunnel_sim::report(&experiment.deployment, collectors, 0, end, outside))
+    outcome(&windtunnel_sim::report(
+        experiment,
+        collectors,
+        windtunnel_sim::Ending { end, outside, ..Default::default() },
+    ))
 }
 
 fn outcome(report: &Report) -> Outcome {

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{bash, err, windtunnel};
+use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -21,6 +22,8 @@ impl Mocker {
 
     fn run(command: &str, arguments: &[&str], workers: usize) -> Mocker {
         let mut command = windtunnel([command, "--port", "0"]);
+        // Any port also where other workers ask for KV.
+        command.env("VLLM_NIXL_SIDE_CHANNEL_PORT", "0");
         let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let addresses = (0..workers)
@@ -48,9 +51,20 @@ impl Mocker {
     }
 
     fn complete(&self, body: &str) -> TcpStream {
+        self.complete_at(0, body)
+    }
+
+    /// The body of the answer.
+    fn completed_at(&self, worker: usize, body: &serde_json::Value) -> serde_json::Value {
+        let mut answer = String::new();
+        self.complete_at(worker, &body.to_string()).read_to_string(&mut answer).unwrap();
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+
+    fn complete_at(&self, worker: usize, body: &str) -> TcpStream {
         let length = body.len();
         self.request(
-            0,
+            worker,
             &format!(
                 "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
             ),
@@ -104,6 +118,127 @@ fn serve_is_one_address_for_all_workers() {
     assert_eq!(cached, [false, false, true, true]);
 }
 
+/// H23 (dynamo#8752, kthena#1129): dashboards made for an engine find its own names at a mock worker.
+#[test]
+fn h23_dashboards_find_the_engines_own_names() {
+    for (engine, names) in [
+        ("vllm", ["vllm:num_requests_running{", "vllm:kv_cache_usage_perc{"]),
+        ("sglang", ["sglang:num_running_reqs{", "sglang:token_usage{"]),
+        ("trtllm", ["trtllm_num_requests_running{", "trtllm_kv_cache_utilization{"]),
+    ] {
+        let more: &[&str] = if engine == "sglang" { &["--enable-metrics"] } else { &[] };
+        let mocker = Mocker::start(&[&["--engine", engine][..], more].concat(), 1);
+        let metrics = mocker.get(0, "/metrics");
+        for name in names {
+            assert!(metrics.lines().any(|line| line.starts_with(name)), "{name}: {metrics}");
+        }
+    }
+}
+
+/// `serve` with the router's own index of prefix caches: every prompt again goes to the worker that has it.
+#[test]
+fn serve_places_by_what_workers_have_cached() {
+    let router = "router={policy: kv_router}";
+    let flags = ["--num-workers", "4", "--block-size", "16", "--speedup-ratio", "0", "--set", router];
+    let mocker = Mocker::run("serve", &flags, 1);
+    for turn in 0..3 {
+        for prompt in 0..6 {
+            let prompt = vec![300 + prompt; 64];
+            let answer = mocker.completed_at(0, &json!({"prompt": prompt, "max_tokens": 2}));
+            let cached = if turn == 0 { 0 } else { 48 };
+            assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], cached, "{answer}");
+        }
+    }
+    // All four have had work: a prompt that nobody has goes where least is going on, or was drawn among equals.
+    let metrics = mocker.get(0, "/metrics");
+    let hits = "vllm:prefix_cache_hits_total{";
+    let hits: Vec<&str> = metrics.lines().filter(|line| line.starts_with(hits)).collect();
+    assert_eq!(hits.len(), 4, "{metrics}");
+    let sum: f64 = hits.iter().map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum();
+    assert_eq!(sum, 12.0 * 48.0);
+}
+
+/// A router with a queue lets requests go when others have got on, and those whose client has gone never.
+#[test]
+fn serve_holds_requests_back_and_lets_them_go() {
+    let router = "router={policy: kv_router, queue_threshold: 0.001}";
+    let timing = "engine.workers.aggregated.timing={type: fixed, prefill_ms: 150, decode_ms: 1}";
+    let mocker = Mocker::run("serve", &["--num-workers", "2", "--set", router, "--set", timing], 1);
+    let prompt = |first: u32| json!({"prompt": (first..first + 200).collect::<Vec<u32>>(), "max_tokens": 3});
+    let begun: Vec<TcpStream> =
+        (0..6).map(|number| mocker.complete(&prompt(300 * number).to_string())).collect();
+    drop(mocker.complete(&prompt(3000).to_string()));
+    for mut stream in begun {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let answer = mocker.completed_at(0, &prompt(6000));
+    assert_eq!(answer["usage"]["prompt_tokens"], 200, "{answer}");
+}
+
+/// What a router does: the prompt to a prefill worker, what that says to a decode worker.
+fn hand_over(prefill: &Mocker, decode: (&Mocker, usize)) -> serde_json::Value {
+    let prompt: Vec<u32> = (300..364).collect();
+    let first = prefill.completed_at(
+        0,
+        &json!({"prompt": prompt, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": true}}),
+    );
+    let params = &first["kv_transfer_params"];
+    assert_eq!(params["do_remote_prefill"], true, "{first}");
+    decode.0.completed_at(
+        decode.1,
+        &json!({"prompt": prompt, "max_tokens": 3, "ignore_eos": true, "kv_transfer_params": params}),
+    )
+}
+
+/// Two processes; the decode worker computes one token of the prompt, as its metrics tell.
+#[test]
+fn prefill_and_decode_are_processes_of_their_own() {
+    let mut prefill = Mocker::start(&["--disaggregation-mode", "prefill", "--speedup-ratio", "0"], 1);
+    let config = r#"{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}"#;
+    let decode = Mocker::start(&["--kv-transfer-config", config, "--speedup-ratio", "0"], 1);
+    let answer = hand_over(&prefill, (&decode, 0));
+    assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
+    let metrics = decode.get(0, "/metrics");
+    let external = "source=\"external_kv_transfer\"} 64.0";
+    assert!(metrics.lines().any(|line| line.ends_with(external)), "{metrics}");
+
+    // The prefill worker dies with the blocks that it holds: an error, and the decode worker goes on.
+    let prompt: Vec<u32> = (500..564).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": true}});
+    let params = prefill.completed_at(0, &body)["kv_transfer_params"].clone();
+    assert_eq!(prefill.signal("KILL"), None);
+    let body = json!({"prompt": prompt, "max_tokens": 3, "kv_transfer_params": params});
+    assert_eq!(decode.completed_at(0, &body)["error"]["code"], 500);
+    assert_eq!(
+        decode.completed_at(0, &json!({"prompt": prompt, "max_tokens": 1}))["usage"]["prompt_tokens"],
+        64
+    );
+}
+
+/// A file with two prefill workers and one that decodes.
+fn both_roles() -> String {
+    let worker =
+        "kv_cache: {capacity: {type: fixed, blocks: 256}, block_size: 16}, timing: {type: polynomial}";
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("both_roles.yaml");
+    let text = format!(
+        "engine:\n  mode: disaggregated\n  model: m\n  hardware: h\n  context_length: 4096\n  workers:\n    \
+         prefill: {{parallelism: {{replicas: 2}}, {worker}}}\n    decode: {{{worker}}}\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A file with both: the prefill workers have the first ports.
+#[test]
+fn a_file_with_prefill_and_decode_workers_runs_both() {
+    let file = both_roles();
+    let mocker = Mocker::start(&["-c", &file, "--speedup-ratio", "0"], 3);
+    let answer = hand_over(&mocker, (&mocker, 2));
+    assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
+}
+
 #[test]
 fn sigterm_lets_requests_at_work_end() {
     let mut mocker = Mocker::start(
@@ -153,6 +288,31 @@ fn wrong_input_exits_with_2() {
         (&["--startup-time", "1e300"], "--startup-time: got 1"),
         (&["-c", "nothing.yaml"], "nothing.yaml: cannot be read"),
         (&["--engine", "sglang", "--max-num-queued-reqs", "3"], "max_num_queued_reqs"),
+        (&["--response", "dataset"], "--response: dataset needs --dataset"),
+        (&["--dataset", "x"], "--dataset: belongs to --response dataset"),
+        (&["--response", "dataset", "--dataset", "nothing.jsonl"], "nothing.jsonl: cannot be read"),
+        (&["--reasoning", "{\"thinking_ratio\": 2}"], "thinking_ratio: got 2, allowed is 0 to 1"),
+        (
+            &["--reasoning", "{\"thinking_ratio\": 0.5, \"start_thinking_token_id\": 999999}"],
+            "--reasoning: token 999999 does not exist",
+        ),
+        (&["--kv-transfer-config", "{}"], "--kv-transfer-config: kv_connector: missing"),
+        (&["--kv-transfer-bandwidth", "3"], "need --disaggregation-mode or --kv-transfer-config"),
+        (
+            &["--disaggregation-mode", "decode", "--kv-transfer-bandwidth", "3"],
+            "--kv-transfer-bandwidth: needs --kv-bytes-per-token",
+        ),
+        (
+            &[
+                "--disaggregation-mode",
+                "decode",
+                "--kv-transfer-config",
+                "{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_producer\"}",
+            ],
+            "kv_role is that of the other side",
+        ),
+        (&["-c", &both_roles(), "--disaggregation-mode", "agg"], "--disaggregation-mode: got agg"),
+        (&["--engine", "sglang", "--disaggregation-mode", "prefill"], "live workers of vLLM only"),
     ];
     for (arguments, message) in cases {
         let done = windtunnel(["mocker"]).args(*arguments).output().unwrap();

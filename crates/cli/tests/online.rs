@@ -32,6 +32,37 @@ fn live_workers_give_the_report_of_virtual_time() {
     }
 }
 
+/// Whatever places the requests: policies that ask for loads, that are told of first tokens and ends, that index prefix
+/// caches, at once or later, and that hold requests back.
+#[test]
+fn requests_are_placed_as_in_virtual_time() {
+    let routers = [
+        "{policy: random, seed: 5}",
+        "{policy: least_requests}",
+        "{policy: least_kv}",
+        "{policy: power_of_two}",
+        "{policy: prefix_hash}",
+        "{policy: session}",
+        "{policy: cache_aware}",
+        "{policy: kv_router}",
+        "{policy: kv_router, temperature: 0.5, kv_event_lag_ms: 700}",
+        "{policy: scorers}",
+        "{policy: kv_router, queue_threshold: 0.05}",
+    ];
+    let replicas = "engine.workers.aggregated.parallelism.replicas=3";
+    for router in routers {
+        let router = format!("router={router}");
+        for more in [
+            &["--limit", "100"][..],
+            &["--limit", "60", "--set", "traffic.load={type: concurrency, concurrency: 20}"],
+        ] {
+            let case = [&["examples/quickstart.yaml", "--set", replicas, "--set", &router], more].concat();
+            let online: Vec<&str> = case.iter().copied().chain(["--online=20000"]).collect();
+            assert_eq!(json(&case), json(&online), "{case:?}");
+        }
+    }
+}
+
 /// So are the records of every request, with preemptions among them.
 #[test]
 fn requests_are_recorded_as_in_virtual_time() {

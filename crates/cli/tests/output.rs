@@ -72,6 +72,12 @@ fn every_field_of_a_run_is_documented() {
             "engine.workers.aggregated.kv_cache.capacity={type: default, memory_fraction: 0.225}",
         ])
         .args(["--set", "engine.context_length=8000"])
+        // One of two workers goes after 5 s.
+        .args([
+            "--set",
+            "planner={policy: hpa, metric: running, target_value: 1000, interval_seconds: 5, \
+             scale_down_stabilization_seconds: 0, max_workers: 2}",
+        ])
         .current_dir(at)
         .output()
         .unwrap();

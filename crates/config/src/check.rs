@@ -11,14 +11,13 @@ use serde_json::Value as Json;
 
 /// Everything wrong with the tree that can be seen key by key.
 pub(crate) fn check(schema: &Json, root: &Node, excused: &[String]) -> Vec<Problem> {
-    let mut check = Check { schema, root, excused, problems: Vec::new() };
+    let mut check = Check { schema, excused, problems: Vec::new() };
     check.value(schema, root, "");
     check.problems
 }
 
 struct Check<'a> {
     schema: &'a Json,
-    root: &'a Node,
     /// Mappings with a key that was refused before: what they lack is not worth a problem of its own.
     excused: &'a [String],
     problems: Vec<Problem>,
@@ -33,7 +32,7 @@ impl Check<'_> {
     fn value(&mut self, schema: &Json, node: &Node, path: &str) -> bool {
         let forms = forms(schema);
         let form = forms.iter().find(|form| form.accepts(&node.value));
-        if let Some(why) = refused::value(self.root, path, node, form.is_some()) {
+        if let Some(why) = refused::value(path, node, form.is_some()) {
             self.problem(node, path, format!("got {}; {why}", node.shown()));
             return true;
         }
@@ -245,6 +244,7 @@ impl std::fmt::Display for Form<'_> {
             Form::Text { nonempty: true } => write!(f, "a text that is not empty"),
             Form::Text { nonempty: false } => write!(f, "a text"),
             Form::Word(word) => write!(f, "{word}"),
+            Form::List(schema) if schema["items"]["type"] == "object" => write!(f, "a list of mappings"),
             Form::List(_) => write!(f, "a list of texts"),
             Form::Mapping(schema) => {
                 let keys = schema["properties"].as_object().into_iter().flatten();

@@ -2,11 +2,13 @@
 //!
 //! Whoever holds one of these needs to know nothing of YAML, paths or defaults.
 
+use crate::fleet::{Faults, Scaling};
 use std::num::NonZeroU32;
-use windtunnel_engine::{Nanos, RankConfig};
+use std::sync::Arc;
+use windtunnel_engine::{Chunk, DecodeSet, Nanos, RankConfig, Shape};
 use windtunnel_perf::TimingModel;
 use windtunnel_perf::capacity::Budget;
-use windtunnel_router::Policy;
+use windtunnel_router::{Policy, PrefillTime, Telling};
 use windtunnel_traffic::{Source, TrafficError, WorkloadSource};
 
 /// Everything that one prediction needs.
@@ -20,9 +22,22 @@ pub struct Experiment {
     pub workload: Workload,
     /// What a good request is, if anything was said.
     pub sla: Option<Sla>,
+    /// How the number of workers changes, if it does.
+    pub scaling: Option<Scaling>,
+    /// What fails, if anything does.
+    pub faults: Option<Faults>,
+    /// What an hour of an accelerator costs.
+    pub price_per_gpu_hour: Option<f64>,
     /// Every value in effect, given or by default, in the layout of the configuration file. Loading it
     /// again gives the same experiment.
     pub effective: serde_json::Value,
+}
+
+impl Experiment {
+    /// The workers are not the same from the beginning of a run to its end.
+    pub fn is_elastic(&self) -> bool {
+        self.scaling.is_some() || self.faults.is_some()
+    }
 }
 
 /// Whose rules hold where the real engine and AISimulate differ.
@@ -79,6 +94,24 @@ pub struct KvTransfer {
     pub sharing: LinkSharing,
     /// Layers, if each is sent as soon as it is computed.
     pub overlap_layers: Option<u32>,
+}
+
+impl KvTransfer {
+    /// How long a transfer of so many tokens takes on a link of its own, after a computation of `computed_for` that
+    /// it may overlap with, layer by layer.
+    pub fn alone(&self, tokens: u32, computed_for: Nanos) -> Nanos {
+        let bytes = f64::from(tokens) * self.bytes_per_token as f64;
+        let whole = self.bandwidth.map_or(0.0, |rate| bytes / rate);
+        let left = match self.overlap_layers.map(f64::from) {
+            None => whole,
+            // The last layer at least, and what the computation did not cover.
+            Some(layers) => {
+                let covered = computed_for.0 as f64 * (layers - 1.0) / layers;
+                (whole - covered).max(whole / layers)
+            }
+        };
+        Nanos(left.round() as u64)
+    }
 }
 
 /// Which tokens of a prompt are charged to its transfer.
@@ -147,6 +180,22 @@ pub struct Deployment {
     pub router: Policy,
     /// From a change of a prefix cache to the instant at which the router knows of it.
     pub kv_event_lag: Nanos,
+}
+
+impl Deployment {
+    /// What its router has to be told.
+    pub fn telling(&self) -> Telling {
+        Telling::new(self.router.needs(), self.kv_event_lag)
+    }
+
+    /// How long a prefill takes alone, by the deployment's own timing: what its router may expect.
+    pub fn prefill_time(&self) -> PrefillTime {
+        let timing = self.timing.clone();
+        Arc::new(move |new_tokens, before| {
+            let prefill = [Chunk { new_tokens, before }];
+            timing.pass_duration(&Shape { prefill: &prefill, decode: DecodeSet::default() })
+        })
+    }
 }
 
 /// How a model is spread. The timing laws of this version do not depend on it.

@@ -9,6 +9,7 @@ mod document;
 mod engine_names;
 mod error;
 mod experiment;
+mod fleet;
 mod overrides;
 mod profile_file;
 mod refused;
@@ -21,6 +22,10 @@ pub use error::{ConfigError, Place, Problem};
 pub use experiment::{
     ChargedTokens, Deployment, Experiment, HostOffload, KvTransfer, LinkSharing, Pace, Parallelism,
     Placement, Prefill, Semantics, Sla, Workload,
+};
+pub use fleet::{
+    Crash, CrashRate, DynamoPlanner, Faults, Hpa, KvEventLoss, PlannerPolicy, PlannerTarget, Scaling,
+    ScalingMetric, Slow,
 };
 pub use resolve::NO_CONTEXT_LIMIT;
 pub use table_file::TableFile;

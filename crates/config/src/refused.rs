@@ -15,11 +15,28 @@ const CONTEXT_PARALLEL: &str = "context parallelism is not supported yet; allowe
 const TIERS: &str = "credits KV cache tiers beyond the accelerator's memory, which are not supported yet";
 const RECOMMEND: &str = "belongs to recommend, which is not supported yet; this is a prediction";
 
+const NO_REGRESSION: &str = "belongs to AISimulate's regression over forward-pass metrics; the deployment's own timing \
+     stands for it here, which needs no samples";
+const PREDICTORS: &str =
+    "belongs to the predictors arima, prophet and kalman, which are not supported yet; constant is";
+const PLANNER_APART: &str = "the number of separate prefill and decode workers cannot change yet; that of \
+     workers.aggregated can";
+
 /// Keys: path, the values that mean "not used" (as JSON), and why it is refused.
 const KEYS: &[(&str, &[&str], &str)] = &[
     ("optimization", &["null"], RECOMMEND),
     ("optimizer", &["null"], RECOMMEND),
-    ("planner", &["null", "{}", r#"{"policy":"disabled"}"#], "autoscaling by a planner is not supported yet"),
+    ("planner.max_num_fpm_samples", &["null", "64"], NO_REGRESSION),
+    ("planner.fpm_sample_bucket_size", &["null", "16"], NO_REGRESSION),
+    ("planner.load_min_observations", &["null", "5"], NO_REGRESSION),
+    ("planner.load_predictor_log1p", &["null", "false"], PREDICTORS),
+    ("planner.prophet_window_size", &["null", "50"], PREDICTORS),
+    ("planner.kalman_q_level", &["null", "1", "1.0"], PREDICTORS),
+    ("planner.kalman_q_trend", &["null", "0.1"], PREDICTORS),
+    ("planner.kalman_r", &["null", "10", "10.0"], PREDICTORS),
+    ("planner.kalman_min_points", &["null", "5"], PREDICTORS),
+    ("planner.prefill_min_workers", &["null"], PLANNER_APART),
+    ("planner.decode_min_workers", &["null"], PLANNER_APART),
     ("traffic.source.images", &["null"], "prompts with images are not supported yet"),
     ("traffic.source.new_input_tokens_per_turn", &["null"], SESSIONS),
     ("traffic.source.output_tokens_per_turn", &["null"], SESSIONS),
@@ -48,11 +65,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.workers.attention", &["null"], "separate attention and expert workers are not supported yet"),
     ("engine.workers.ffn", &["null"], "separate attention and expert workers are not supported yet"),
     ("engine.workers.encoder", &["null"], "prompts with images are not supported yet"),
-    (
-        "engine.workers.aggregated.hardware",
-        &["null"],
-        "hardware of one role is not supported yet; give engine.hardware",
-    ),
     ("engine.workers.aggregated.parallelism.context", &["null", "1"], CONTEXT_PARALLEL),
     ("engine.workers.aggregated.parallelism.prefill_context", &["null", "1"], CONTEXT_PARALLEL),
     ("engine.workers.aggregated.parallelism.decode_context", &["null", "1"], CONTEXT_PARALLEL),
@@ -113,6 +125,10 @@ const VALUES: &[(&str, &str, &str)] = &[
         "Dynamo request traces are not supported yet; formats mooncake and requests are",
     ),
     ("traffic.load.type", r#""kv_capacity_fraction""#, RECOMMEND),
+    ("planner.target", r#""load""#, "target load is not supported yet; throughput, latency and sla are"),
+    ("planner.load_predictor", r#""arima""#, PREDICTORS),
+    ("planner.load_predictor", r#""prophet""#, PREDICTORS),
+    ("planner.load_predictor", r#""kalman""#, PREDICTORS),
     ("engine.hardware", r#""auto""#, RECOMMEND),
     ("engine.mode", r#""afd""#, "separate attention and expert workers are not supported yet; aggregated is"),
     (
@@ -130,24 +146,6 @@ const VALUES: &[(&str, &str, &str)] = &[
         "needs AIConfigurator's estimates; type timing takes those of the deployment's own timing",
     ),
 ];
-
-/// Values that AISimulate refuses together.
-struct Together {
-    path: &'static str,
-    value: &'static str,
-    beside: &'static str,
-    with: &'static str,
-    why: &'static str,
-}
-
-const TOGETHER: &[Together] = &[Together {
-    path: "engine.mode",
-    value: r#""disaggregated""#,
-    beside: "engine.backend",
-    with: r#""trtllm""#,
-    why: "separate prefill and decode workers of backend trtllm are not supported, by AISimulate 0.13 neither; \
-          workers.aggregated is",
-}];
 
 /// The roles of workers, whose keys are the same.
 const ROLES: [&str; 3] = ["aggregated", "prefill", "decode"];
@@ -172,7 +170,7 @@ pub(crate) fn take_out(root: &mut Node) -> (Vec<Problem>, Vec<String>) {
 /// A mode that this version refuses needs other workers than the ones it knows.
 fn wants_other_roles(root: &Node) -> bool {
     let mode = root.find("engine.mode");
-    mode.is_some_and(|mode| value(root, "engine.mode", mode, true).is_some())
+    mode.is_some_and(|mode| value("engine.mode", mode, true).is_some())
 }
 
 /// Puts the keys that may be given the values that mean "not used" into a schema, with these values.
@@ -211,17 +209,11 @@ fn take_out_below(node: &mut Node, path: &str, found: &mut (Vec<Problem>, Vec<St
 }
 
 /// Why a value of AISimulate's is refused. `allowed` says whether the schema, which does not know them
-/// all, would take it; `root` holds the values beside it.
-pub(crate) fn value(root: &Node, path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
+/// all, would take it.
+pub(crate) fn value(path: &str, node: &Node, allowed: bool) -> Option<&'static str> {
     let integer = matches!(node.value, Value::Int(_));
-    let json = |node: &Node| node.to_json().to_string();
-    let here = json(node);
-    let beside = |pair: &Together| root.find(pair.beside).is_some_and(|other| json(other) == pair.with);
+    let here = node.to_json().to_string();
     let path = &*usual(path);
-    let mut together = TOGETHER.iter().filter(|pair| pair.path == path && pair.value == here);
-    if let Some(pair) = together.find(|pair| beside(pair)) {
-        return Some(pair.why);
-    }
     let refused = |value: &str| if value == ANY { integer && !allowed } else { value == here };
     VALUES.iter().find(|(at, value, _)| *at == path && refused(value)).map(|(_, _, why)| *why)
 }

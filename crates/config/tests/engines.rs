@@ -28,6 +28,24 @@ fn example(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")).join(name)
 }
 
+/// KV of a token of Llama-3.1-8B: 32 layers · 2 · 8 heads · 128 numbers · 2 bytes, half of it with fp8, and a part of the
+/// heads where a rank has several accelerators.
+#[test]
+fn the_example_of_separate_workers_knows_the_bytes_of_a_token() {
+    let file = example("disaggregated.yaml");
+    let bytes = |overrides: &[&str]| {
+        let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+        let experiment = load(&file, &overrides).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(experiment.deployment.hardware, "h200_sxm");
+        let prefill = experiment.prefill.unwrap();
+        assert_eq!(prefill.deployment.hardware, "h100_sxm");
+        prefill.transfer.bytes_per_token
+    };
+    assert_eq!(bytes(&[]), 131_072);
+    assert_eq!(bytes(&["engine.kvcache_quant_mode=fp8"]), 65_536);
+    assert_eq!(bytes(&["engine.workers.prefill.parallelism.tensor=2"]), 65_536);
+}
+
 /// The settings of a vLLM rank.
 fn vllm(overrides: &[&str]) -> vllm::Config {
     match small(overrides).deployment.engine {

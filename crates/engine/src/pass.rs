@@ -159,6 +159,10 @@ pub struct Scheduled {
     pub host_jobs: Vec<HostJob>,
     /// Copies that must have ended before the pass starts, in order of their numbers.
     pub flush: Vec<u64>,
+    /// Tokens that are given with this call, and not with the end of its pass: first tokens that another rank sampled.
+    pub given: Vec<Token>,
+    /// Requests that end with the last of these.
+    pub finished: Vec<Finished>,
 }
 
 impl Scheduled {
@@ -181,6 +185,8 @@ impl Scheduled {
         self.unread.clear();
         self.host_jobs.clear();
         self.flush.clear();
+        self.given.clear();
+        self.finished.clear();
     }
 }
 

@@ -4,6 +4,7 @@ use crate::error::ConfigError;
 use crate::event::{KvEventScope, KvEvents};
 use crate::pass::{DecodeSet, KvLoad, Outcome, Scheduled, Slot};
 use crate::request::{Rejection, Request, RequestId};
+use crate::token_pass::LoadFailure;
 use crate::{sglang, trtllm, vllm};
 
 /// How passes are computed. The results are the same.
@@ -122,6 +123,15 @@ impl RankConfig {
             RankConfig::Vllm(config) => config.max_num_batched_tokens,
             RankConfig::Sglang(config) => config.chunked_prefill_size.unwrap_or(config.max_prefill_tokens),
             RankConfig::Trtllm(config) => config.max_num_tokens,
+        }
+    }
+
+    /// Most requests that run at once.
+    pub fn seats(&self) -> u64 {
+        match self {
+            RankConfig::Vllm(config) => config.max_num_seqs.into(),
+            RankConfig::Sglang(config) => config.max_running_requests.into(),
+            RankConfig::Trtllm(config) => config.max_batch_size.into(),
         }
     }
 
@@ -263,17 +273,42 @@ impl Rank {
         each!(self, rank => rank.advance_steady(passes));
     }
 
-    /// The worker reports, with the pass scheduled last, that a load has ended ([`vllm::Rank::kv_loaded`]).
+    /// When the ends of transfers are told: with the pass scheduled last, since the worker is asked when it is
+    /// launched (vLLM); or when they come, to be heard in the next turn of its own loop (SGLang).
+    pub fn hears_with_passes(&self) -> bool {
+        matches!(self, Rank::Vllm(_))
+    }
+
+    /// A load has ended ([`vllm::Rank::kv_loaded`], [`sglang::Rank::kv_loaded`]).
     pub fn kv_loaded(&mut self, slot: Slot) {
-        if let Rank::Vllm(rank) = self {
-            rank.kv_loaded(slot);
+        match self {
+            Rank::Vllm(rank) => rank.kv_loaded(slot),
+            Rank::Sglang(rank) => rank.kv_loaded(slot),
+            Rank::Trtllm(rank) => rank.kv_loaded(slot),
         }
     }
 
-    /// The same of blocks that were held for another rank to read ([`vllm::Rank::kv_sent`]).
-    pub fn kv_sent(&mut self, slot: Slot) {
+    /// The worker reports, with the pass scheduled last, that a load has failed ([`vllm::Rank::kv_failed`]).
+    pub fn kv_failed(&mut self, slot: Slot, failure: LoadFailure) {
         if let Rank::Vllm(rank) = self {
-            rank.kv_sent(slot);
+            rank.kv_failed(slot, failure);
+        }
+    }
+
+    /// Blocks that were held for another rank have been read ([`vllm::Rank::kv_sent`], [`sglang::Rank::kv_sent`]).
+    pub fn kv_sent(&mut self, slot: Slot) {
+        match self {
+            Rank::Vllm(rank) => rank.kv_sent(slot),
+            Rank::Sglang(rank) => rank.kv_sent(slot),
+            Rank::Trtllm(rank) => rank.kv_sent(slot),
+        }
+    }
+
+    /// Another rank has made room for the KV of a request ([`sglang::Rank::kv_wanted`]). The others compute prompts
+    /// without asking.
+    pub fn kv_wanted(&mut self, slot: Slot) {
+        if let Rank::Sglang(rank) = self {
+            rank.kv_wanted(slot);
         }
     }
 
@@ -281,6 +316,15 @@ impl Rank {
     pub fn job_done(&mut self, job: u64) {
         if let Rank::Vllm(rank) = self {
             rank.job_done(job);
+        }
+    }
+
+    /// Numbers of the blocks that a request has, or that are held for it: what another rank is told to read. Only
+    /// vLLM's are told by number.
+    pub fn blocks(&self, slot: Slot) -> &[u32] {
+        match self {
+            Rank::Vllm(rank) => rank.blocks(slot),
+            Rank::Sglang(_) | Rank::Trtllm(_) => &[],
         }
     }
 
@@ -292,25 +336,31 @@ impl Rank {
         }
     }
 
-    /// A load has ended, by the rules of AISimulate 0.13 ([`vllm::Rank::kv_loaded_at_once`]).
+    /// A load has ended, by the rules of AISimulate 0.13: it is known at once.
     pub fn kv_loaded_at_once(&mut self, slot: Slot) {
-        if let Rank::Vllm(rank) = self {
-            rank.kv_loaded_at_once(slot);
+        match self {
+            Rank::Vllm(rank) => rank.kv_loaded_at_once(slot),
+            Rank::Sglang(rank) => rank.kv_loaded_at_once(slot),
+            Rank::Trtllm(rank) => rank.kv_loaded(slot),
         }
     }
 
-    /// Held blocks have been read, by the rules of AISimulate 0.13 ([`vllm::Rank::kv_sent_at_once`]).
+    /// Held blocks have been read, by the rules of AISimulate 0.13: they are free at once.
     pub fn kv_sent_at_once(&mut self, slot: Slot) {
-        if let Rank::Vllm(rank) = self {
-            rank.kv_sent_at_once(slot);
+        match self {
+            Rank::Vllm(rank) => rank.kv_sent_at_once(slot),
+            Rank::Sglang(rank) => rank.kv_sent_at_once(slot),
+            Rank::Trtllm(rank) => rank.kv_sent_at_once(slot),
         }
     }
 
-    /// Starts the load of the first waiting request, by the rules of AISimulate 0.13 ([`vllm::Rank::start_load`]).
+    /// Starts the load of the first waiting request, by the rules of AISimulate 0.13 ([`vllm::Rank::start_load`],
+    /// [`sglang::Rank::start_load`]).
     pub fn start_load(&mut self) -> Option<KvLoad> {
         match self {
             Rank::Vllm(rank) => rank.start_load(),
-            Rank::Sglang(_) | Rank::Trtllm(_) => None,
+            Rank::Sglang(rank) => rank.start_load(),
+            Rank::Trtllm(rank) => rank.start_load(),
         }
     }
 

@@ -165,6 +165,8 @@ pub enum Rejection {
         /// Ranks of the worker.
         ranks: u32,
     },
+    /// There is no worker, and none will come.
+    NoWorker,
 }
 
 impl Rejection {
@@ -179,6 +181,7 @@ impl Rejection {
             Rejection::QueueFull { .. } => "queue_full",
             Rejection::QueuedTokensFull { .. } => "queued_tokens_full",
             Rejection::NoSuchRank { .. } => "no_such_rank",
+            Rejection::NoWorker => "no_worker",
         }
     }
 }
@@ -206,6 +209,7 @@ impl fmt::Display for Rejection {
             Rejection::QueuedTokensFull { max_num_queued_tokens } => {
                 write!(f, "max_num_queued_tokens ({max_num_queued_tokens}) prompt tokens are waiting")
             }
+            Rejection::NoWorker => f.write_str("there is no worker, and none will come"),
             Rejection::NoSuchRank { dp_rank, ranks } => {
                 write!(f, "dp_rank {dp_rank} is none of the {ranks} ranks of a worker, from 0")
             }

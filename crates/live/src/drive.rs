@@ -6,10 +6,11 @@
 
 use crate::clock::WallClock;
 use crate::group::RankGroup;
+use crate::kv_transfer::Mover;
 use crate::observer::EndReason;
 use crate::placement::Placement;
-use crate::rank::Submission;
 use crate::stream::Verdict;
+use crate::submission::Submission;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -31,6 +32,10 @@ pub(crate) enum Command {
     ResetCache { reply: oneshot::Sender<bool>, at: Nanos },
     /// Passes take the time of the law divided by this; with 0 they take none.
     Speed { speed: f64, at: Nanos },
+    /// The load of a request's KV has ended.
+    LoadEnded { lane: usize, id: RequestId, succeeded: bool, at: Nanos },
+    /// Blocks that were held for others no longer have to be.
+    SendEnded { lane: usize, id: RequestId, at: Nanos },
 }
 
 impl Command {
@@ -39,7 +44,9 @@ impl Command {
             Command::Submit { at, .. }
             | Command::Cancel { at, .. }
             | Command::ResetCache { at, .. }
-            | Command::Speed { at, .. } => *at,
+            | Command::Speed { at, .. }
+            | Command::LoadEnded { at, .. }
+            | Command::SendEnded { at, .. } => *at,
         }
     }
 }
@@ -104,7 +111,18 @@ pub(crate) fn run(
     clock: WallClock,
     shared: &Shared,
     balancer: &Mutex<Placement>,
+    mut mover: Option<Mover>,
+    mut tell: impl FnMut(&mut RankGroup),
 ) {
+    // Clients last: who is told that a prompt is computed may ask for its KV at once, and who has its answer may send
+    // the next request, which the router then knows where to send.
+    let mut deliver = |group: &mut RankGroup| {
+        if let Some(mover) = &mut mover {
+            group.take_moves(|lane, step| mover.carry_out(lane, step));
+        }
+        tell(group);
+        group.deliver();
+    };
     let mut pending: VecDeque<Command> = VecDeque::new();
     loop {
         pending.extend(commands.try_iter());
@@ -112,7 +130,7 @@ pub(crate) fn run(
         if let Some(command) = pending.pop_front_if(|command| command.at() <= next.max(group.now())) {
             obey(&mut group, command);
             shared.publish(&group);
-            group.deliver();
+            deliver(&mut group);
             continue;
         }
         let now = clock.now();
@@ -125,7 +143,7 @@ pub(crate) fn run(
                 reports.iter().for_each(|report| balancer.report(report));
             }
             shared.publish(&group);
-            group.deliver();
+            deliver(&mut group);
             continue;
         }
         let wait = if next == Nanos::NEVER { HEARTBEAT } else { clock.until(next).min(HEARTBEAT) };
@@ -152,5 +170,7 @@ fn obey(group: &mut RankGroup, command: Command) {
             let _ = reply.send(group.reset_cache(at));
         }
         Command::Speed { speed, .. } => group.set_speed(speed),
+        Command::LoadEnded { lane, id, succeeded, at } => group.load_ended(lane, id, succeeded, at),
+        Command::SendEnded { lane, id, at } => group.send_ended(lane, id, at),
     }
 }

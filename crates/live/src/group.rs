@@ -3,12 +3,14 @@
 //! The same instants and the same order as in virtual time: pass ends, arrivals, schedule calls, pass starts.
 //! It is told how far it may go and by whom it is asked; clocks, threads and sockets are not known here.
 
-use crate::rank::{LiveRank, Submission};
+use crate::kv_transfer::KvMove;
+use crate::rank::LiveRank;
+use crate::submission::Submission;
 use std::collections::VecDeque;
 use windtunnel_config::Deployment;
 use windtunnel_engine::{MAX_NANOS, Nanos, RankConfig, RankStats, RequestId};
 use windtunnel_perf::TimingModel;
-use windtunnel_router::{GroupStep, LoadReport};
+use windtunnel_router::{GroupStep, LoadReport, Router, WorkerLoad};
 
 /// What a group is made with, apart from its ranks.
 #[derive(Clone, Debug)]
@@ -150,6 +152,42 @@ impl RankGroup {
         }
     }
 
+    /// The load of a request of the rank `lane` has ended.
+    pub(crate) fn load_ended(&mut self, lane: usize, id: RequestId, succeeded: bool, at: Nanos) {
+        self.ranks[lane].load_ended(id, succeeded);
+        self.transfer_ended(at);
+    }
+
+    /// Blocks held on the rank `lane` no longer have to be.
+    pub(crate) fn send_ended(&mut self, lane: usize, id: RequestId, at: Nanos) {
+        self.ranks[lane].send_ended(id);
+        self.transfer_ended(at);
+    }
+
+    fn transfer_ended(&mut self, at: Nanos) {
+        let at = self.reach(at);
+        self.empty_passes = 0;
+        self.wake(at);
+    }
+
+    /// Adds what its ranks have to do to the load of their worker.
+    pub(crate) fn add_to(&self, load: &mut WorkerLoad) {
+        self.ranks.iter().for_each(|rank| rank.add_to(load));
+    }
+
+    /// Tells a router what is known by `now`. The first rank is number `first` among all. True if requests have got on.
+    pub(crate) fn tell(&mut self, first: u32, now: Nanos, router: &mut dyn Router) -> bool {
+        let told = self.ranks.iter_mut().zip(first..).map(|(rank, number)| rank.tell(number, now, router));
+        told.fold(false, |any, one| any | one)
+    }
+
+    /// Takes what its ranks have done that others wait for.
+    pub(crate) fn take_moves(&mut self, mut take: impl FnMut(usize, KvMove)) {
+        for (lane, rank) in self.ranks.iter_mut().enumerate() {
+            rank.moves().for_each(|step| take(lane, step));
+        }
+    }
+
     fn reach(&mut self, at: Nanos) -> Nanos {
         self.now = self.now.max(at);
         self.now
@@ -189,7 +227,7 @@ impl RankGroup {
         let start = now.max(self.busy_until);
         let (mut longest, mut tokens, mut prefill_tokens) = (Nanos::ZERO, 0, 0);
         for rank in &mut self.ranks {
-            let part = rank.schedule(throttle, start, &self.settings.timing);
+            let part = rank.schedule(throttle, (now, start), &self.settings.timing);
             longest = longest.max(part.duration);
             tokens += part.tokens;
             prefill_tokens += part.prefill_tokens;

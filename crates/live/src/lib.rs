@@ -2,16 +2,18 @@
 //!
 //! `worker` is what runs: rank groups (`group`, of ranks, `rank`) in logical time, each driven by a thread
 //! (`drive`). Clients see a request through its `stream`; everything that watches does so as an `observer`.
-//! `text` plans what a request will say; `http` is the servers; `mocker` puts all of it together.
+//! `kv_transfer` moves KV between workers. `text` plans what a request will say; `http` is the servers; `mocker` puts all of it together.
 //! `online` replays a workload against the same ranks.
 
 mod clock;
+mod door;
 mod drive;
 mod error;
 mod forward_pass;
 mod group;
 pub mod http;
 pub mod kv_events;
+pub mod kv_transfer;
 pub mod limits;
 pub mod metrics;
 pub mod mocker;
@@ -24,6 +26,7 @@ mod publisher;
 mod rank;
 mod recorder;
 pub mod stream;
+mod submission;
 pub mod text;
 mod worker;
 mod zmq;
@@ -31,6 +34,6 @@ mod zmq;
 pub use clock::WallClock;
 pub use error::LiveError;
 pub use forward_pass::ForwardPassPublisher;
-pub use rank::{Stops, Submission};
+pub use submission::{Stops, Submission};
 pub use worker::{RequestHandle, Worker, WorkerOptions};
 pub use zmq::Endpoint;

@@ -2,19 +2,20 @@
 
 use crate::error::LiveError;
 use windtunnel_config::Experiment;
-use windtunnel_router::Policy;
 
 /// Refuses what would be left out. `routed`: the router of the deployment places the requests, not somebody outside.
 ///
 /// # Errors
 /// The key that asks for it.
 pub fn check(experiment: &Experiment, routed: bool) -> Result<(), LiveError> {
-    let refused = if experiment.prefill.is_some() {
-        "engine.mode: live workers do prefill and decode; allowed is aggregated"
+    let refused = if routed && experiment.prefill.is_some() {
+        "engine.mode: live workers behind our router do prefill and decode; allowed is aggregated"
     } else if experiment.deployment.host_offload.is_some() {
         "engine.workers.aggregated.kv_cache.host_offload: live workers have no tier in the host's memory yet; leave it out"
-    } else if routed && experiment.deployment.router != Policy::RoundRobin {
-        "router.policy: live workers are placed on by round_robin only, yet"
+    } else if experiment.scaling.is_some() {
+        "planner: the number of live workers does not change; leave it out"
+    } else if experiment.faults.is_some() {
+        "faults: live workers do not fail by plan; leave it out"
     } else {
         return Ok(());
     };

@@ -3,8 +3,9 @@
 
 use crate::error::LiveError;
 use crate::http::{App, ServerSettings, server};
+use crate::kv_transfer::{TransferSettings, Transfers};
 use crate::outlets::{OutletSettings, Outlets, WorkerIdentity};
-use crate::text::{BuiltinTokenizer, Reply};
+use crate::text::{BuiltinTokenizer, Reply, Tokenizer};
 use crate::worker::{Worker, WorkerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -16,11 +17,21 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use windtunnel_config::Deployment;
 
+/// Workers that are alike.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// What serves. Its number of replicas is that of the workers.
+    pub deployment: Deployment,
+    /// Their part in transfers of KV, if they take one. Worker `i` of all has the port `port + i`, and a name of its
+    /// own.
+    pub transfers: Option<TransferSettings>,
+}
+
 /// What a mocker is started with.
 #[derive(Clone, Debug)]
 pub struct MockerSettings {
-    /// What serves. Its number of replicas is that of the workers.
-    pub deployment: Deployment,
+    /// What serves: first the workers of the first pool, then those of the next. At least one.
+    pub pools: Vec<Pool>,
     /// One server for all workers, which its router places requests on.
     pub together: bool,
     /// Passes take no time.
@@ -74,11 +85,16 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
     let (stop, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();
     let mut addresses = Vec::new();
-    for (worker, listener) in (0..).zip(listeners(settings)?) {
-        let address = listener.local_addr().map_err(LiveError::Signals)?;
-        addresses.push(address);
-        let app = app(settings, worker, address).await?;
-        servers.spawn(server::serve(listener, app, stopped.clone()));
+    let mut listeners = listeners(settings)?.into_iter();
+    for pool in &settings.pools {
+        let servers_of_pool = if settings.together { 1 } else { pool.deployment.replicas.get() };
+        for listener in listeners.by_ref().take(servers_of_pool as usize) {
+            let address = listener.local_addr().map_err(LiveError::Signals)?;
+            let number = addresses.len() as u32;
+            addresses.push(address);
+            let app = app(settings, pool, number, address).await?;
+            servers.spawn(server::serve(listener, app, stopped.clone()));
+        }
     }
     drop(stopped);
     ready(&addresses);
@@ -98,7 +114,8 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
 
 /// All sockets, before anything else: who cannot have them is told at once.
 fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
-    let workers = if settings.together { 1 } else { settings.deployment.replicas.get() };
+    let all = settings.pools.iter().map(|pool| pool.deployment.replicas.get()).sum();
+    let workers: u32 = if settings.together { 1 } else { all };
     let last = u32::from(settings.port) + workers - 1;
     if settings.port != 0 && last > u32::from(u16::MAX) {
         let message =
@@ -113,20 +130,45 @@ fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
         .collect()
 }
 
-async fn app(settings: &MockerSettings, number: u32, address: SocketAddr) -> Result<Arc<App>, LiveError> {
+async fn app(
+    settings: &MockerSettings,
+    pool: &Pool,
+    number: u32,
+    address: SocketAddr,
+) -> Result<Arc<App>, LiveError> {
+    let deployment = &pool.deployment;
     let model = settings.server.served_names[0].clone();
     let identity = WorkerIdentity { number, host: address.ip().to_string(), port: address.port(), model };
-    let replicas = if settings.together { settings.deployment.replicas } else { NonZeroU32::MIN };
+    let replicas = if settings.together { deployment.replicas } else { NonZeroU32::MIN };
     // Behind one address, the ranks of all workers are told as those of one.
-    let mut told = settings.deployment.clone();
+    let mut told = deployment.clone();
     told.ranks = told.ranks.saturating_mul(replicas);
     let mut outlets = Outlets::open(&settings.outlets, &told, &identity).await?;
     let kv_events = outlets.keeps_kv_events();
     let mut observers = |rank| outlets.take_observers(rank);
-    let options =
-        WorkerOptions { replicas, no_delay: settings.no_delay, kv_events, observers: &mut observers };
-    let worker = Worker::start(&settings.deployment, options)?;
+    let transfers = match pool.transfers.clone() {
+        Some(transfers) => Some(Transfers::open(transfers.of_worker(number)?).await?),
+        None => None,
+    };
+    let options = WorkerOptions {
+        replicas,
+        routed: settings.together,
+        no_delay: settings.no_delay,
+        kv_events,
+        transfers: transfers.clone(),
+        observers: &mut observers,
+    };
+    let worker = Worker::start(deployment, options)?;
     let tokenizer = Box::new(BuiltinTokenizer::default());
+    if let Some(thinking) = &settings.reply.thinking {
+        let vocabulary = tokenizer.vocabulary();
+        let unknown = |token: &u32| *token >= vocabulary;
+        if let Some(token) = thinking.start.into_iter().chain(thinking.end).find(unknown) {
+            let message =
+                format!("--reasoning: token {token} does not exist, the vocabulary has {vocabulary}");
+            return Err(LiveError::Settings(message));
+        }
+    }
     let app = App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone());
-    Ok(Arc::new(app.with_outlets(&outlets)))
+    Ok(Arc::new(app.with_outlets(&outlets).with_transfers(transfers)))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use windtunnel_engine::{
     FinishReason, KvEvents, Nanos, Outcome, RankStats, Rejection, Request, RequestId, Scheduled,
 };
+use windtunnel_router::RoutingRecord;
 
 /// What is known of a request when it is handed to a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,17 @@ pub struct RequestInfo {
     pub cache_salt: Option<Arc<str>>,
     /// Priority, if the client gave one.
     pub priority: Option<i32>,
+    /// What the router of this process did with it before, if it looked.
+    pub routed: Option<Routed>,
+}
+
+/// What a router did with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// When it came to the router.
+    pub came: Nanos,
+    /// What the router knew of its prompt.
+    pub record: Option<RoutingRecord>,
 }
 
 /// What has happened to a request so far, in logical time.
@@ -54,12 +66,21 @@ pub struct RequestTimes {
     pub output_tokens: u32,
     /// Prompt tokens found in the prefix cache at the first admission.
     pub cached_tokens: u32,
-    /// The same, the largest over all admissions.
+    /// Prompt tokens whose KV was loaded from another worker.
+    pub loaded_tokens: u32,
+    /// As `cached_tokens`, the largest over all admissions.
     pub reused_tokens: u32,
     /// Times that it joined a running list.
     pub admissions: u32,
     /// Times that it lost its blocks.
     pub preemptions: u32,
+}
+
+impl RequestTimes {
+    /// Prompt tokens that were not computed.
+    pub fn known_tokens(&self) -> u32 {
+        self.cached_tokens + self.loaded_tokens
+    }
 }
 
 impl RequestInfo {
@@ -77,6 +98,7 @@ impl RequestInfo {
             lora: None,
             cache_salt: None,
             priority: request.priority,
+            routed: None,
         }
     }
 }

@@ -8,18 +8,21 @@
 use crate::clock::WallClock;
 use crate::error::LiveError;
 use crate::group::{GroupSettings, RankGroup};
-use crate::observer::{Observers, RequestInfo};
+use crate::observer::{Observers, RequestInfo, Routed};
 use crate::placement::Placement;
-use crate::rank::{LiveRank, Submission};
+use crate::rank::LiveRank;
 use crate::recorder::Recorder;
+use crate::submission::Submission;
+use std::collections::HashMap;
 use std::iter::Peekable;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use windtunnel_config::{Deployment, Experiment, Pace};
-use windtunnel_engine::{Nanos, Rank, Rejection, Stepper};
+use windtunnel_engine::{Nanos, Rank, Rejection, RequestId, Stepper};
 use windtunnel_report::{Collector, CollectorOptions, Refusal};
-use windtunnel_router::RoundRobin;
+use windtunnel_router::{Choice, Fleet, Incoming, News, Router, Verdict, WorkerLoad, Workers};
 use windtunnel_traffic::{Arrival, Source};
 
 /// Longest time that nobody looks whether the run is to stop.
@@ -74,20 +77,27 @@ struct Run<'a> {
     collectors: Vec<Arc<Mutex<Collector>>>,
     groups_per_worker: usize,
     ranks_per_group: u32,
-    router: RoundRobin,
+    router: Box<dyn Router>,
+    /// Requests that the router holds back.
+    held: HashMap<RequestId, Arrival>,
     /// By worker.
     placements: Vec<Placement>,
     clock: WallClock,
     interrupt: &'a AtomicBool,
     /// The instant of the last arrival.
     now: Nanos,
+    /// A request was refused before it came to a rank, and nobody was let go for that yet.
+    refused: bool,
 }
 
 impl<'a> Run<'a> {
     fn new(deployment: &'a Deployment, options: &'a OnlineOptions) -> Result<Run<'a>, LiveError> {
         let ranks = deployment.ranks.get();
         let ranks_per_group = if deployment.barrier { ranks } else { 1 };
-        let settings = GroupSettings::new(deployment, 1.0);
+        let mut settings = GroupSettings::new(deployment, 1.0);
+        let telling = deployment.telling();
+        let (scope, tokens) = telling.scope(settings.engine.block_size());
+        settings.engine.set_kv_events(scope, tokens);
         let (mut groups, mut collectors) = (Vec::new(), Vec::new());
         for worker in 0..deployment.replicas.get() {
             for first in (0..ranks).step_by(ranks_per_group as usize) {
@@ -97,7 +107,7 @@ impl<'a> Run<'a> {
                     let usable = u64::from(settings.engine.usable_blocks());
                     let mut observers = Observers::default();
                     observers.push(Box::new(Recorder::new(collector.clone(), (worker, rank), usable)));
-                    Ok(LiveRank::new(settings.engine.clone(), scheduler, observers))
+                    Ok(LiveRank::new(settings.engine.clone(), scheduler, observers, telling.book()))
                 });
                 let lanes = lanes.collect::<Result<Vec<_>, LiveError>>()?;
                 groups.push(RankGroup::new(first, lanes, settings.clone()));
@@ -110,11 +120,16 @@ impl<'a> Run<'a> {
             collectors,
             groups_per_worker: (ranks / ranks_per_group) as usize,
             ranks_per_group,
-            router: RoundRobin::new(),
+            router: deployment.router.router(
+                Fleet { workers: deployment.replicas, ranks: deployment.ranks },
+                Some(deployment.prefill_time()),
+            ),
+            held: HashMap::new(),
             placements: (0..deployment.replicas.get()).map(|_| Placement::new(deployment)).collect(),
             clock: WallClock::with_rate(options.rate),
             interrupt: &options.interrupt,
             now: Nanos::ZERO,
+            refused: false,
         })
     }
 
@@ -136,6 +151,7 @@ impl<'a> Run<'a> {
             }
             self.reach(instant)?;
             self.complete(instant);
+            self.let_go(instant);
             while let Some(Ok(arrival)) = source.next_if(|next| next.as_ref().is_ok_and(|a| a.at <= instant))
             {
                 self.send(arrival, instant);
@@ -146,13 +162,13 @@ impl<'a> Run<'a> {
 
     /// A number of requests is kept in flight; the next is sent when one ends.
     fn closed_loop(&mut self, mut source: Source, seats: u64) -> Result<(), LiveError> {
-        let (mut instant, mut free) = (Nanos::ZERO, seats);
+        let mut instant = Nanos::ZERO;
         loop {
-            while free > 0 {
+            while self.unfinished() < seats {
                 let Some(arrival) = source.next() else { break };
                 let mut arrival = arrival?;
                 arrival.request.arrival = instant;
-                free -= u64::from(self.send(arrival, instant));
+                self.send(arrival, instant);
             }
             self.schedule(instant)?;
             instant = self.next_instant();
@@ -160,7 +176,8 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             self.reach(instant)?;
-            free += self.complete(instant);
+            self.complete(instant);
+            self.let_go(instant);
         }
     }
 
@@ -182,16 +199,34 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Completes every pass that ends at `instant`. Tells how many requests ended.
-    fn complete(&mut self, instant: Nanos) -> u64 {
-        let before = self.unfinished();
+    /// Completes every pass that ends at `instant`.
+    fn complete(&mut self, instant: Nanos) {
         for group in &mut self.groups {
             while !group.is_due() && group.next_instant() <= instant {
                 group.advance(instant);
                 group.deliver();
             }
         }
-        before - self.unfinished()
+    }
+
+    /// Tells the router what is known by `now`, and places the requests that it lets go for that.
+    fn let_go(&mut self, now: Nanos) {
+        while self.hear(now) {
+            while let Some((id, choice)) = self.router.release(now) {
+                // A router names requests that it holds, each once.
+                if let Some(arrival) = self.held.remove(&id) {
+                    self.place(arrival, choice, now);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, now: Nanos) -> bool {
+        let mut told = std::mem::take(&mut self.refused);
+        for (group, first) in self.groups.iter_mut().zip((0..).step_by(self.ranks_per_group as usize)) {
+            told |= group.tell(first, now, self.router.as_mut());
+        }
+        told
     }
 
     /// Takes every schedule call that is due at `instant`.
@@ -208,16 +243,33 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Requests that have not ended, those that are held back among them.
     fn unfinished(&self) -> u64 {
-        self.groups.iter().map(RankGroup::unfinished).sum()
+        self.groups.iter().map(RankGroup::unfinished).sum::<u64>() + self.held.len() as u64
     }
 
-    /// Hands a request to a rank. False if it was refused.
-    fn send(&mut self, arrival: Arrival, now: Nanos) -> bool {
+    /// Hands a request to a rank, unless the router holds it back, after those that it lets go now.
+    fn send(&mut self, arrival: Arrival, now: Nanos) {
         self.now = now;
-        let worker = self.router.next_of(self.deployment.replicas) as usize;
+        self.let_go(now);
+        let Arrival { request, dp_rank, session, .. } = &arrival;
+        let incoming = Incoming { request, session: session.as_deref(), dp_rank: *dp_rank, now };
+        let workers = self.deployment.replicas;
+        let mut workers = Loads { groups: &self.groups, per_worker: self.groups_per_worker, workers };
+        match self.router.route(&incoming, &mut workers) {
+            Verdict::To(choice) => self.place(arrival, choice, now),
+            Verdict::Held => {
+                self.held.insert(arrival.request.id, arrival);
+            }
+        }
+    }
+
+    fn place(&mut self, arrival: Arrival, choice: Choice, now: Nanos) {
+        let worker = choice.worker as usize;
         let first = worker * self.groups_per_worker;
         let Arrival { at: _, mut request, name, dp_rank, .. } = arrival;
+        let dp_rank = dp_rank.or(choice.rank);
+        let came = std::mem::replace(&mut request.arrival, now);
         let ranks = self.deployment.ranks.get();
         let rank = match dp_rank {
             Some(dp_rank) if dp_rank >= ranks => {
@@ -226,27 +278,34 @@ impl<'a> Run<'a> {
                     id: request.id,
                     name,
                     placed: None,
-                    arrival: now,
+                    arrival: came,
                     refused: now,
                     input_tokens: request.prompt_tokens,
                     requested_output_tokens: request.output.max_tokens,
                     reason: Rejection::NoSuchRank { dp_rank, ranks },
                 });
-                return false;
+                drop(collector);
+                let number = choice.worker * ranks;
+                self.router.tell(number, now, News::Ended(request.id));
+                self.refused = true;
+                return;
             }
             Some(dp_rank) => dp_rank,
             None if ranks == 1 => 0,
-            None => self.place(worker, now),
+            None => self.pick(worker, now),
         };
         request.output.ignore_eos.get_or_insert(self.deployment.ignore_eos);
-        let info =
-            RequestInfo { name: name.map(String::from).unwrap_or_default(), ..RequestInfo::of(&request) };
+        let info = RequestInfo {
+            name: name.map(String::from).unwrap_or_default(),
+            routed: Some(Routed { came, record: choice.record }),
+            ..RequestInfo::of(&request)
+        };
         let (group, lane) = ((rank / self.ranks_per_group) as usize, (rank % self.ranks_per_group) as usize);
-        self.groups[first + group].submit(lane, Submission::of(info, request), now)
+        self.groups[first + group].submit(lane, Submission::of(info, request), now);
     }
 
     /// Asks the policy of a worker.
-    fn place(&mut self, worker: usize, now: Nanos) -> u32 {
+    fn pick(&mut self, worker: usize, now: Nanos) -> u32 {
         let groups = worker * self.groups_per_worker..(worker + 1) * self.groups_per_worker;
         let mut reports: Vec<_> =
             self.groups[groups.clone()].iter_mut().flat_map(RankGroup::take_reports).collect();
@@ -274,5 +333,26 @@ impl<'a> Run<'a> {
             std::mem::take(&mut *collector)
         });
         Ok(Replayed { collectors: collectors.collect(), end, outside })
+    }
+}
+
+/// What the workers have to do at an instant that all groups have come to.
+struct Loads<'a> {
+    /// By worker and rank.
+    groups: &'a [RankGroup],
+    per_worker: usize,
+    workers: NonZeroU32,
+}
+
+impl Workers for Loads<'_> {
+    fn count(&self) -> NonZeroU32 {
+        self.workers
+    }
+
+    fn load(&mut self, worker: u32) -> WorkerLoad {
+        let mut load = WorkerLoad::default();
+        let groups = self.groups.iter().skip(worker as usize * self.per_worker).take(self.per_worker);
+        groups.for_each(|group| group.add_to(&mut load));
+        load
     }
 }

@@ -15,6 +15,9 @@ use serde_json::{Map, Value};
 use windtunnel_config::Deployment;
 use windtunnel_engine::RankConfig;
 
+/// vLLM's `--gpu-memory-utilization` where nothing is said, as of 0.22.
+const MEMORY: f64 = 0.92;
+
 /// What is told, and where.
 #[derive(Clone, Debug, Default)]
 pub struct OutletSettings {
@@ -165,11 +168,15 @@ fn metrics(
                 num_gpu_blocks: engine.num_blocks,
                 prefix_caching: engine.prefix_caching,
                 hash_algorithm: settings.hash_algorithm.name(),
-                gpu_memory_utilization: 0.92,
+                gpu_memory_utilization: deployment
+                    .capacity
+                    .as_ref()
+                    .map_or(MEMORY, |budget| budget.memory_fraction),
             };
             let registry = vllm_registry(model, ranks, engine.max_model_len, &cache);
             let choices = Choices::default();
-            let of = |rank| VllmMetrics::new(registry.clone(), choices.clone(), model, rank);
+            let connector = engine.kv_role.is_some();
+            let of = |rank| VllmMetrics::new(registry.clone(), choices.clone(), model, (rank, connector));
             let observers =
                 (0..ranks).map(|rank| vec![Box::new(of(rank)) as Box<dyn PassObserver>]).collect();
             (registry, observers)

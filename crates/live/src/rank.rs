@@ -3,75 +3,20 @@
 //! It does not know when anything is due: its rank group has the clock. What it tells goes to its observer
 //! first; the requests' streams get it later, when asked, so that whoever has seen a token finds it counted.
 
-use crate::kv_events::Source;
+use crate::kv_transfer::KvMove;
 use crate::observer::{
-    EndReason, Ended, FirstToken, Lengths, Observers, PassObserver, PassReport, RequestInfo, RequestTimes,
+    EndReason, Ended, FirstToken, Lengths, Observers, PassObserver, PassReport, RequestTimes,
 };
 use crate::stream::{TokenStream, Verdict};
+use crate::submission::Submission;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use windtunnel_engine::{
-    FinishReason, HandOff, KvEvents, Nanos, Outcome, OutputPlan, Rank, RankConfig, RankStats, Request,
-    RequestId, Scheduled, Slot, Stepper,
+    FinishReason, KvEvents, LoadFailure, Nanos, Outcome, Rank, RankConfig, RankStats, RequestId, Scheduled,
+    Slot, Stepper,
 };
 use windtunnel_perf::TimingModel;
-use windtunnel_router::RankLoad;
-
-/// A request on its way to a rank.
-#[derive(Clone, Debug)]
-pub struct Submission {
-    /// Where its tokens and its end go.
-    pub(crate) stream: Arc<TokenStream>,
-    /// What the engine is asked.
-    request: Request,
-    /// Output tokens of which the last one completes a stop string. The engine does not know it; whoever reads
-    /// the text ends the request when it sees that.
-    abort_after: Option<u32>,
-}
-
-/// What may end a request before it has `max_tokens`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stops {
-    /// Output tokens of which the last one is a stop token.
-    pub stop_after: Option<u32>,
-    /// Output tokens of which the last one completes a stop string that the engine does not know.
-    pub abort_after: Option<u32>,
-    /// The client asked for it not to end by itself.
-    pub ignore_eos: bool,
-}
-
-impl Submission {
-    /// A request of a client, who hears of it through `stream`.
-    pub fn new(stream: Arc<TokenStream>, stops: Stops) -> Submission {
-        let info = &stream.info;
-        let request = Request {
-            id: info.id,
-            arrival: Nanos::ZERO,
-            prompt_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
-            content: Source::of(info).content(),
-            output: OutputPlan {
-                max_tokens: info.max_tokens,
-                stop_after: stops.stop_after,
-                tokens: Some(info.output.as_ref().into()),
-                ignore_eos: Some(stops.ignore_eos),
-            },
-            priority: info.priority,
-            tie: info.id.0,
-            hand_off: HandOff::None,
-        };
-        Submission { stream, request, abort_after: stops.abort_after }
-    }
-
-    /// What is known of it.
-    pub fn info(&self) -> &Arc<RequestInfo> {
-        &self.stream.info
-    }
-
-    /// A request that no client waits for.
-    pub(crate) fn of(info: RequestInfo, request: Request) -> Submission {
-        Submission { stream: Arc::new(TokenStream::new(Arc::new(info))), request, abort_after: None }
-    }
-}
+use windtunnel_router::{NewsBook, RankLoad, Router, WorkerLoad};
 
 /// A rank's part of a pass in flight.
 struct Flight {
@@ -125,6 +70,16 @@ pub(crate) struct LiveRank {
     order: Vec<Slot>,
     slots: HashMap<RequestId, Slot>,
     observers: Observers,
+    /// What it has to tell its router, if it has one that wants to know.
+    book: Option<NewsBook>,
+    /// What others wait for.
+    moves: Vec<KvMove>,
+    /// Requests whose KV is being loaded, and those whose blocks are held for others.
+    loading: HashMap<RequestId, Slot>,
+    held: HashMap<RequestId, Slot>,
+    /// What has ended of it, and is not reported.
+    loaded: Vec<(Slot, bool)>,
+    sent: Vec<Slot>,
     /// Running and waiting requests, as told to the balancer last.
     reported: (usize, usize),
     /// Scratch.
@@ -135,7 +90,12 @@ pub(crate) struct LiveRank {
 }
 
 impl LiveRank {
-    pub(crate) fn new(config: RankConfig, rank: Rank, observers: Observers) -> LiveRank {
+    pub(crate) fn new(
+        config: RankConfig,
+        rank: Rank,
+        observers: Observers,
+        book: Option<NewsBook>,
+    ) -> LiveRank {
         LiveRank {
             config,
             rank,
@@ -147,6 +107,12 @@ impl LiveRank {
             order: Vec::new(),
             slots: HashMap::new(),
             observers,
+            book,
+            moves: Vec::new(),
+            loading: HashMap::new(),
+            held: HashMap::new(),
+            loaded: Vec::new(),
+            sent: Vec::new(),
             reported: (0, 0),
             gaps: Vec::new(),
             fresh: Vec::new(),
@@ -175,13 +141,50 @@ impl LiveRank {
         self.rank.unfinished() as u64
     }
 
-    /// It has no request.
+    /// It has no request, and no KV of one.
     pub(crate) fn is_idle(&self) -> bool {
-        self.rank.unfinished() == 0
+        self.rank.unfinished() == 0 && self.held.is_empty() && self.loading.is_empty()
+    }
+
+    /// Adds what it has to do to the load of its worker.
+    pub(crate) fn add_to(&self, load: &mut WorkerLoad) {
+        let stats = self.rank.stats();
+        load.unfinished += self.rank.unfinished() as u64;
+        load.running += stats.running as u64;
+        load.waiting += stats.waiting as u64;
+        load.used_blocks += u64::from(stats.used_blocks);
+        load.usable_blocks += u64::from(stats.usable_blocks);
+    }
+
+    /// Tells a router what is known by `now`; `rank` is its number among all. True if requests have got on.
+    pub(crate) fn tell(&mut self, rank: u32, now: Nanos, router: &mut dyn Router) -> bool {
+        let Some(book) = &mut self.book else { return false };
+        let progress = book.has_progress();
+        book.tell(rank, now, router);
+        progress
+    }
+
+    /// What it has done that others wait for.
+    pub(crate) fn moves(&mut self) -> impl Iterator<Item = KvMove> + '_ {
+        self.moves.drain(..)
+    }
+
+    /// The load of a request's KV has ended, which the next pass reports.
+    pub(crate) fn load_ended(&mut self, id: RequestId, succeeded: bool) {
+        self.loaded.extend(self.loading.remove(&id).map(|slot| (slot, succeeded)));
+    }
+
+    /// The same of blocks that are held.
+    pub(crate) fn send_ended(&mut self, id: RequestId) {
+        self.sent.extend(self.held.remove(&id));
     }
 
     /// Empties the prefix cache of a rank without requests: its scheduler begins anew. True if that was done.
     pub(crate) fn reset_cache(&mut self, at: Nanos) -> bool {
+        if self.book.is_some() {
+            // Its router has no word for that.
+            return false;
+        }
         // The settings made a scheduler before.
         let Ok(fresh) = Rank::new(self.config.clone(), Stepper::Plain) else { return false };
         self.before = self.stats();
@@ -219,7 +222,7 @@ impl LiveRank {
 
     /// Takes over a request that arrived at `at`. False if the engine refused it.
     pub(crate) fn submit(&mut self, submission: Submission, at: Nanos) -> bool {
-        let Submission { stream, mut request, abort_after } = submission;
+        let Submission { stream, mut request, abort_after, remote, session: _ } = submission;
         request.arrival = at;
         let info = stream.info.clone();
         match self.rank.submit(request) {
@@ -232,10 +235,12 @@ impl LiveRank {
                 self.live[place] = Some(Live { stream, abort_after, times, told: false, queued: true });
                 self.order.push(slot);
                 self.slots.insert(info.id, slot);
+                self.moves.extend(remote.map(|remote| KvMove::Awaited { id: info.id, remote }));
                 self.observers.submitted(&info, at, &self.stats());
                 true
             }
             Err(reason) => {
+                self.note_end(at, info.id);
                 self.observers.rejected(&info, reason, at);
                 self.news.push((stream, News::End(Verdict::Rejected(reason))));
                 false
@@ -255,6 +260,7 @@ impl LiveRank {
             && !std::mem::replace(&mut live.told, true)
         {
             let (stream, times) = (live.stream.clone(), live.times);
+            self.note_end(at, id);
             let ended = Ended { info: &stream.info, times: &times, reason: EndReason::Cancelled, at };
             self.observers.ended(&ended, &self.stats());
             self.news.push((stream, News::End(Verdict::Ended(EndReason::Cancelled, times))));
@@ -276,9 +282,17 @@ impl LiveRank {
             return;
         }
         let stream = &live.stream;
+        self.note_end(at, stream.info.id);
         let ended = Ended { info: &stream.info, times: &live.times, reason, at };
         self.observers.ended(&ended, &self.stats());
         self.news.push((stream.clone(), News::End(Verdict::Ended(reason, live.times))));
+    }
+
+    /// Its router is to know that a request has ended.
+    fn note_end(&mut self, at: Nanos, id: RequestId) {
+        if let Some(book) = &mut self.book {
+            book.ended(at, id);
+        }
     }
 
     /// Takes a request out of the tables, all but `order`.
@@ -288,8 +302,13 @@ impl LiveRank {
         Some(live)
     }
 
-    /// Schedules its part of the pass that starts at `start`, if there is anything to schedule.
-    pub(crate) fn schedule(&mut self, throttle: bool, start: Nanos, timing: &TimingModel) -> Part {
+    /// Schedules, `now`, its part of the pass that starts at `start`, if there is anything to schedule.
+    pub(crate) fn schedule(
+        &mut self,
+        throttle: bool,
+        (now, start): (Nanos, Nanos),
+        timing: &TimingModel,
+    ) -> Part {
         let mut copy = self.spare.pop().unwrap_or_default();
         if !self.rank.has_work() {
             copy.tokens = 0;
@@ -311,7 +330,9 @@ impl LiveRank {
                 let times = &mut live.times;
                 if times.first_admit.is_none() {
                     times.first_admit = Some(start);
-                    times.cached_tokens = admission.hit_tokens;
+                    if !admission.loaded {
+                        times.cached_tokens = admission.hit_tokens;
+                    }
                 }
                 times.admissions += 1;
                 times.reused_tokens = times.reused_tokens.max(admission.hit_tokens);
@@ -323,9 +344,45 @@ impl LiveRank {
                 live.queued = true;
             }
         }
+        self.transfers(&copy, now);
         self.flying.push_back(Flight { takes_part: true, number: self.next_pass, start, scheduled: copy });
         self.next_pass += 1;
         part
+    }
+
+    /// What of KV starts to move with a pass, and what has ended by it.
+    fn transfers(&mut self, scheduled: &Scheduled, at: Nanos) {
+        for &load in &scheduled.loads {
+            let Some(live) = at_mut(&mut self.live, load.slot) else { continue };
+            let id = live.stream.info.id;
+            (live.times.cached_tokens, live.times.loaded_tokens) = (load.hit_tokens, load.tokens);
+            self.loading.insert(id, load.slot);
+            self.moves.push(KvMove::Started { id, load, at });
+        }
+        self.moves.extend(scheduled.unread.iter().map(|&id| KvMove::Unread { id }));
+        // The worker is asked when a pass is launched.
+        for (slot, succeeded) in self.loaded.drain(..) {
+            match succeeded {
+                true => self.rank.kv_loaded(slot),
+                false => self.rank.kv_failed(slot, LoadFailure::Whole),
+            }
+        }
+        self.sent.drain(..).for_each(|slot| self.rank.kv_sent(slot));
+    }
+
+    /// Notes that the blocks of a request that has ended are held for others.
+    fn hold(&mut self, slot: Slot, now: Nanos) {
+        let Some(live) = at_mut(&mut self.live, slot) else { return };
+        let info = &live.stream.info;
+        live.stream.hold(self.rank.blocks(slot));
+        let computed_for = live.times.first_admit.map_or(Nanos::ZERO, |admitted| now.since(admitted));
+        self.held.insert(info.id, slot);
+        self.moves.push(KvMove::Held {
+            id: info.id,
+            name: info.name.clone(),
+            prompt_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
+            computed_for,
+        });
     }
 
     /// Completes its part of the oldest pass in flight, which ends at `now`, and tells everyone.
@@ -361,6 +418,9 @@ impl LiveRank {
                 None => {
                     times.first_token = Some(now);
                     self.fresh.push(slot);
+                    if let Some(book) = &mut self.book {
+                        book.first_token(now, live.stream.info.id);
+                    }
                 }
             }
             if given >= 2 && times.second_token.is_none() {
@@ -372,13 +432,16 @@ impl LiveRank {
                 Some(last) if given >= last => aborted.push(slot),
                 _ if finished.contains_key(&slot) => {}
                 _ => {
-                    let news = News::Tokens(given, times.cached_tokens);
+                    let news = News::Tokens(given, times.known_tokens());
                     self.news.push((live.stream.clone(), news));
                 }
             }
         }
         let mut gone = Vec::new();
         for finished in &outcome.finished {
+            if finished.held {
+                self.hold(finished.slot, now);
+            }
             if let Some(live) = self.forget(finished.slot).filter(|live| !live.told) {
                 let stopped = aborted.contains(&finished.slot);
                 let reason = if stopped { FinishReason::Stop } else { finished.reason };
@@ -390,6 +453,10 @@ impl LiveRank {
         }
         if !gone.is_empty() || !outcome.finished.is_empty() {
             self.order.retain(|slot| self.live[slot.0 as usize].is_some());
+        }
+        gone.iter().for_each(|(live, _)| self.note_end(now, live.stream.info.id));
+        if let Some(book) = &mut self.book {
+            book.cache_changed(now, self.rank.events());
         }
         self.report(flight, &outcome, now, tokens, &gone);
         for (live, reason) in gone {
@@ -528,4 +595,6 @@ fn copy_into(from: &Scheduled, to: &mut Scheduled) {
     to.admitted.clone_from(&from.admitted);
     to.preempted.clone_from(&from.preempted);
     to.parked.clone_from(&from.parked);
+    to.loads.clone_from(&from.loads);
+    to.unread.clone_from(&from.unread);
 }

@@ -3,7 +3,7 @@
 use crate::observer::{EndReason, Ended, PassObserver, PassReport, RequestInfo};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use windtunnel_engine::{FinishReason, Nanos, RankStats, Rejection};
-use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role};
+use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role, Routing};
 
 /// Records one rank.
 pub(crate) struct Recorder {
@@ -37,8 +37,11 @@ impl Recorder {
             worker: self.row.worker,
             rank: self.row.rank,
             prefill_worker: None,
-            routing: None,
-            arrival: times.arrival,
+            routing: info.routed.and_then(|routed| routed.record).map(|record| Routing {
+                overlap: record.overlap_tokens,
+                best_overlap: record.best_overlap_tokens,
+            }),
+            arrival: info.routed.map_or(times.arrival, |routed| routed.came),
             dispatched: times.arrival,
             first_admit: times.first_admit,
             first_token: times.first_token,
@@ -52,6 +55,7 @@ impl Recorder {
             reused_tokens: times.reused_tokens,
             admissions: times.admissions,
             preemptions: times.preemptions,
+            retries: 0,
             finish_reason: match ended.reason {
                 EndReason::Finished(reason) => reason,
                 EndReason::Cancelled | EndReason::Failed => FinishReason::Abort,
@@ -70,7 +74,7 @@ impl PassObserver for Recorder {
             id: info.id,
             name: name(info),
             placed: Some((self.row.worker, self.row.rank)),
-            arrival: at,
+            arrival: info.routed.map_or(at, |routed| routed.came),
             refused: at,
             input_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
             requested_output_tokens: info.asked_max_tokens.unwrap_or(info.max_tokens),

@@ -6,7 +6,7 @@
 
 use crate::observer::{EndReason, RequestInfo, RequestTimes};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 use windtunnel_engine::Rejection;
 
@@ -28,6 +28,7 @@ pub struct TokenStream {
     cached: AtomicU32,
     done: AtomicBool,
     verdict: Mutex<Option<Verdict>>,
+    held: OnceLock<Box<[u32]>>,
     news: Arc<Notify>,
 }
 
@@ -54,6 +55,7 @@ impl TokenStream {
             cached: AtomicU32::new(0),
             done: AtomicBool::new(false),
             verdict: Mutex::new(None),
+            held: OnceLock::new(),
             news,
         }
     }
@@ -71,12 +73,22 @@ impl TokenStream {
 
     pub(crate) fn end(&self, verdict: Verdict) {
         if let Verdict::Ended(_, times) = verdict {
-            self.cached.store(times.cached_tokens, Ordering::Relaxed);
+            self.cached.store(times.known_tokens(), Ordering::Relaxed);
             self.given.store(times.output_tokens, Ordering::Release);
         }
         *self.verdict() = Some(verdict);
         self.done.store(true, Ordering::Release);
         self.news.notify_one();
+    }
+
+    /// Its blocks are held for others. To be told before its end.
+    pub(crate) fn hold(&self, blocks: &[u32]) {
+        self.held.get_or_init(|| blocks.into());
+    }
+
+    /// The blocks that are held for others to read, once it has ended.
+    pub fn held(&self) -> Option<&[u32]> {
+        self.held.get().map(|blocks| &**blocks)
     }
 
     /// What there is now.
@@ -86,7 +98,7 @@ impl TokenStream {
         Progress { tokens: self.given.load(Ordering::Acquire), verdict }
     }
 
-    /// Prompt tokens found in the prefix cache, known with the first token.
+    /// Prompt tokens that were not computed, known with the first token.
     pub fn cached_tokens(&self) -> u32 {
         self.cached.load(Ordering::Relaxed)
     }

@@ -42,6 +42,8 @@ fn worker_of(publisher: Box<dyn PassObserver>) -> Worker {
         replicas: std::num::NonZeroU32::MIN,
         no_delay: true,
         kv_events: true,
+        transfers: None,
+        routed: false,
         observers: &mut observers,
     };
     Worker::start(&deployment(FIXED, &[]), options).expect("a worker")
@@ -62,9 +64,10 @@ fn number(frame: &Bytes) -> u64 {
     u64::from_be_bytes(frame.as_ref().try_into().expect("eight bytes"))
 }
 
-/// The messages have three frames, numbers from 0 without gaps, and can be had again (K9).
+/// K4 (llmd#272): an event is filled. K5 (llmd#624): topics name worker and port. K9 (dynamo#7209): the messages have three
+/// frames, numbers from 0 without gaps, and can be had again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscribers_get_numbered_batches_and_can_have_them_again() {
+async fn k4_k5_k9_subscribers_get_numbered_batches_and_can_have_them_again() {
     let config = r#"{"enable_kv_cache_events":true,"endpoint":"tcp://127.0.0.1:0","bind":true,
         "replay_endpoint":"tcp://127.0.0.1:0","topic":"kv@{host}:{port}@{model}"}"#;
     let publisher = publisher(config, 0).await;
@@ -100,6 +103,29 @@ async fn subscribers_get_numbered_batches_and_can_have_them_again() {
     }
     let end = receive(&mut again).await;
     assert_eq!(end, [&b""[..], b"", &[0xff; 8], b""]);
+}
+
+/// K7 (dynamo#5873): each rank counts its own messages, so that nobody sees gaps that are none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k7_each_rank_counts_for_itself() {
+    let config = r#"{"enable_kv_cache_events":true,"endpoint":"tcp://127.0.0.1:0","bind":true}"#;
+    let (first, second) = (publisher(config, 0).await, publisher(config, 1).await);
+    let mut subscribers = Vec::new();
+    for source in [first.describe(), second.describe()] {
+        let mut subscriber = SubSocket::new();
+        subscriber.connect(source["endpoint"].as_str().expect("text")).await.expect("connected");
+        subscriber.subscribe("").await.expect("subscribed");
+        subscribers.push(subscriber);
+    }
+    sleep(Duration::from_millis(300)).await;
+    let (first, second) = (worker(first), worker(second));
+    serve(&first).await;
+    serve(&second).await;
+    for subscriber in &mut subscribers {
+        for expected in 0..3 {
+            assert_eq!(number(&receive(subscriber).await[1]), expected);
+        }
+    }
 }
 
 /// The publisher can go to the subscriber, too (llm-d), even before that is there; each rank to a port of its own.

@@ -96,20 +96,23 @@ fn sglang_defines_what_sglang_defines() {
     }
 }
 
-/// Two requests of one prompt, one after the other: H9, H10, H12, H16, M15 at once.
+/// Two requests of one prompt, one after the other. H8 (llmd#544): the values are there when the client has seen the end. H9
+/// (llmd#615): counters end in `_total`. H16 (vllm#6337): times are in the buckets in which clients see them.
 #[test]
-fn vllm_values_tell_what_happened() {
+fn h8_h9_h16_values_tell_what_happened() {
     let registry = vllm_registry("m", 1, 4096, &cache());
     let shared = registry.clone();
     let mut observers = |rank| {
         let mut observers = Observers::default();
-        observers.push(Box::new(VllmMetrics::new(shared.clone(), Choices::default(), "m", rank)));
+        observers.push(Box::new(VllmMetrics::new(shared.clone(), Choices::default(), "m", (rank, false))));
         observers
     };
     let options = WorkerOptions {
         replicas: NonZeroU32::MIN,
         no_delay: false,
         kv_events: false,
+        transfers: None,
+        routed: false,
         observers: &mut observers,
     };
     let worker = Worker::start(&deployment(FIXED, &[]), options).expect("a worker");

@@ -180,9 +180,9 @@ fn h6_errors_have_one_form() {
         ),
         (
             server.post(CHAT, &json!({"messages": user("x"), "tool_choice": "required"})),
-            501,
-            "NotImplementedError",
-            json!("tool_choice"),
+            400,
+            "BadRequestError",
+            json!("tools"),
         ),
         (server.post(COMPLETIONS, &json!({"prompt": ""})), 400, "BadRequestError", json!("prompt")),
         (server.post(COMPLETIONS, &json!({"prompt": [999_999]})), 400, "BadRequestError", json!("prompt")),

@@ -42,10 +42,12 @@ async fn serve(yaml: &str, dialect: Dialect, settings: OutletSettings) -> Socket
         replicas: std::num::NonZeroU32::MIN,
         no_delay: true,
         kv_events,
+        transfers: None,
+        routed: false,
         observers: &mut observers,
     };
     let worker = Worker::start(&deployment, options).expect("a worker");
-    let reply = Reply { source: ReplySource::Random, mean_tokens: 8, seed: 0 };
+    let reply = Reply { source: ReplySource::Random, mean_tokens: 8, seed: 0, thinking: None };
     let settings = ServerSettings::new(dialect, "1", "m", 4096);
     let app = App::new(worker, settings, Box::new(BuiltinTokenizer::default()), reply).with_outlets(&outlets);
     let (stop, stopped) = watch::channel(false);

@@ -101,7 +101,7 @@ fn h15_every_rank_serves() {
         let (worker, _) = worker(&deployment(FIXED, &overrides), false);
         let handles: Vec<_> =
             (0..4).map(|_| worker.submit(request(&worker, 20, 3), None).expect("taken")).collect();
-        let mut ranks: Vec<u32> = handles.iter().map(|handle| handle.rank()).collect();
+        let mut ranks: Vec<u32> = handles.iter().filter_map(|handle| handle.rank()).collect();
         ranks.sort_unstable();
         assert_eq!(ranks, [0, 0, 1, 1]);
         for handle in handles {
@@ -121,7 +121,7 @@ fn workers_behind_one_door_take_turns() {
             submission = again(&worker, 64);
         }
         let handle = worker.submit(submission, None).expect("taken");
-        assert_eq!(handle.rank(), turn % 3);
+        assert_eq!(handle.rank(), Some(turn % 3));
         hits.push(times(block_on(handle.stream().ended())).1.cached_tokens);
     }
     // The prompt is found again where it has been: from the fourth request on. Its last token is computed anew.

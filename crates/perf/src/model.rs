@@ -181,6 +181,12 @@ impl TimingModel {
         Nanos(self.pass_duration(&Shape { prefill: &[], decode }).0.saturating_sub(1))
     }
 
+    /// The same with every pass `factor` times as long.
+    pub fn slowed(&self, factor: f64) -> TimingModel {
+        let (prefill_divisor, decode_divisor) = (self.prefill_divisor / factor, self.decode_divisor / factor);
+        TimingModel { prefill_divisor, decode_divisor, ..self.clone() }
+    }
+
     /// Which of the passes asked for lay outside of what was measured.
     pub fn outside(&self) -> &Outside {
         &self.outside

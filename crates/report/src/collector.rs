@@ -41,6 +41,23 @@ pub struct Collector {
     pub(crate) captured: Vec<Captured>,
 }
 
+/// Sums over what was collected up to now: what differs between two instants happened between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SoFar {
+    /// Completed requests.
+    pub completed: u64,
+    /// Their prompt tokens.
+    pub input_tokens: u64,
+    /// Their output tokens.
+    pub output_tokens: u64,
+    /// Their prompt tokens that were found in the cache.
+    pub reused_tokens: u64,
+    /// Gaps between two tokens of a request.
+    pub gaps: u64,
+    /// Their sum, in nanoseconds.
+    pub gap_time: u128,
+}
+
 /// Exact values of completed requests: 32 bytes each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Latencies {
@@ -74,6 +91,9 @@ pub(crate) struct Counts {
     pub held_time: u128,
     /// Completed requests whose engine cut their outputs before it began, and that gave fewer for it.
     pub cut: u64,
+    /// Ended requests whose worker crashed before, and how often in all.
+    pub retried: u64,
+    pub retries: u64,
     pub good: u64,
     pub good_output_tokens: u64,
     /// End of the completed request that ended last.
@@ -93,6 +113,13 @@ impl Collector {
         self.gaps.add(gap, count);
     }
 
+    /// Sums up to now.
+    pub fn so_far(&self) -> SoFar {
+        let (gaps, gap_time) = self.gaps.so_far();
+        let Counts { completed, input_tokens, output_tokens, reused_tokens, .. } = self.counts;
+        SoFar { completed, input_tokens, output_tokens, reused_tokens, gaps, gap_time }
+    }
+
     /// A request came to its end. One that its engine gave up has failed.
     pub fn finished(&mut self, request: &RequestRecord) {
         match request.finish_reason {
@@ -100,6 +127,7 @@ impl Collector {
             FinishReason::Error => return self.failed(request, LOAD_FAILED),
             FinishReason::Length | FinishReason::Stop => {}
         }
+        self.retried(request);
         self.latencies.ttft.add(request.ttft().map(|time| time.0));
         self.latencies.ttst.add(request.ttst().map(|time| time.0));
         self.latencies.tpot.add(request.tpot_picos());
@@ -129,16 +157,23 @@ impl Collector {
         self.capture(|| Captured::Completed(request.clone()));
     }
 
+    fn retried(&mut self, request: &RequestRecord) {
+        self.counts.retried += u64::from(request.retries > 0);
+        self.counts.retries += u64::from(request.retries);
+    }
+
     /// A request was cancelled from outside. It is counted and listed, and enters no distribution; the
     /// gaps of tokens it gave before do.
     pub fn cancelled(&mut self, request: &RequestRecord) {
         self.counts.cancelled += 1;
+        self.retried(request);
         self.capture(|| Captured::Cancelled(request.clone()));
     }
 
     /// A request could not be carried to its end. Counted and listed like a cancelled one.
     pub fn failed(&mut self, request: &RequestRecord, cause: &str) {
         self.counts.failed += 1;
+        self.retried(request);
         self.capture(|| Captured::Failed(request.clone(), cause.into()));
     }
 
@@ -190,6 +225,8 @@ impl Counts {
         self.held += other.held;
         self.held_time += other.held_time;
         self.cut += other.cut;
+        self.retried += other.retried;
+        self.retries += other.retries;
         self.good += other.good;
         self.good_output_tokens += other.good_output_tokens;
         self.last_completed = self.last_completed.max(other.last_completed);

@@ -1,6 +1,7 @@
 //! prediction.json and run.json: what the simulated deployment did, and how fast it was simulated.
 //! Two files, because the first must have the same bytes on every machine.
 
+use crate::fleet::{ScalingEvent, WorkerEvent};
 use crate::rank::{RankRow, Role};
 use crate::report::Report;
 use crate::summary::Summary;
@@ -22,6 +23,10 @@ pub struct Prediction<'a> {
     summary: &'a Summary,
     rejections: &'a BTreeMap<&'static str, u64>,
     workers: Vec<RankLine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scaling_events: Option<&'a [ScalingEvent]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker_events: Option<&'a [WorkerEvent]>,
     capacity: Vec<&'a Value>,
     timing: &'a [Value],
     config: &'a Value,
@@ -46,6 +51,8 @@ impl<'a> Prediction<'a> {
             summary: &report.summary,
             rejections: &report.rejections,
             workers: report.ranks.iter().map(RankLine::new).collect(),
+            scaling_events: report.fleet.as_ref().map(|fleet| &fleet.scaling[..]),
+            worker_events: report.fleet.as_ref().map(|fleet| &fleet.workers[..]),
             capacity: report.capacity.iter().map(|row| &row.detail).collect(),
             timing: &report.timing,
             config,

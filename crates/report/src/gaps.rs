@@ -76,6 +76,13 @@ impl Gaps {
         self.pending = 0;
     }
 
+    /// How many there are, and their sum in nanoseconds.
+    pub(crate) fn so_far(&self) -> (u64, u128) {
+        let (count, sum) = self.entered.gaps.so_far();
+        let pending = u128::from(self.pending) * u128::from(self.last);
+        (count.saturating_add(self.pending), sum.saturating_add(pending))
+    }
+
     pub(crate) fn merge(&mut self, mut other: Gaps) {
         self.settle();
         other.settle();

@@ -69,6 +69,12 @@ impl Gathered {
         self.total.merge(&Moments { count, sum: sum.into(), squares });
     }
 
+    /// Count and sum of all that was added.
+    pub(crate) fn so_far(&self) -> (u64, u128) {
+        let (total, recent) = (&self.total, &self.recent);
+        (total.count.saturating_add(recent.count), total.sum.saturating_add(recent.sum.into()))
+    }
+
     /// All that was added.
     pub(crate) fn total(mut self) -> Moments {
         self.hand_on();

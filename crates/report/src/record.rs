@@ -65,6 +65,8 @@ pub struct RequestRecord {
     pub admissions: u32,
     /// Times that it lost its blocks.
     pub preemptions: u32,
+    /// Times that it was sent anew because its worker crashed.
+    pub retries: u32,
     /// Why it ended.
     pub finish_reason: FinishReason,
 }

@@ -3,6 +3,7 @@
 //! terminal in `files` and `table`.
 
 use crate::collector::Collector;
+use crate::fleet::FleetLog;
 use crate::percentile::PercentileMethod;
 use crate::rank::RankRow;
 use crate::record::{Captured, RequestRecord};
@@ -20,7 +21,7 @@ pub struct Pool {
 }
 
 /// What only the driver of a run knows, at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunEnd {
     /// When the run ended. Used as its duration when no request completed.
     pub end: Nanos,
@@ -32,6 +33,10 @@ pub struct RunEnd {
     pub decode: Pool,
     /// How percentiles are read.
     pub percentiles: PercentileMethod,
+    /// What a GPU costs in an hour, in whatever currency, if it is known.
+    pub price_per_gpu_hour: Option<f64>,
+    /// What happened to the workers, where something can.
+    pub fleet: Option<FleetLog>,
 }
 
 /// How the KV blocks of a rank came about. Worked out before the run, by whoever started it.
@@ -60,6 +65,8 @@ pub struct Report {
     pub timing: Vec<serde_json::Value>,
     /// What a reader of the numbers should know.
     pub notes: Vec<String>,
+    /// What happened to the workers, where something can.
+    pub fleet: Option<FleetLog>,
     /// When the run ended: not before its last pass, and so maybe after its last token.
     pub end: Nanos,
     /// Every request that ended, by number. None unless requests were captured.
@@ -88,6 +95,7 @@ impl Report {
             summary: Summary::new(all, &ranks, run),
             ranks,
             percentile_method: run.percentiles,
+            fleet: run.fleet.clone(),
             end: run.end,
             requests,
         }

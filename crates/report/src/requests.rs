@@ -53,6 +53,7 @@ struct Line<'a> {
     admission_count: u32,
     readmission_count: u32,
     preemption_count: u32,
+    retry_count: u32,
     finish_reason: Option<&'static str>,
     terminal_status: &'static str,
     reject_reason: Option<&'static str>,
@@ -108,6 +109,7 @@ impl<'a> Line<'a> {
             admission_count: record.admissions,
             readmission_count: record.admissions.saturating_sub(1),
             preemption_count: record.preemptions,
+            retry_count: record.retries,
             ..Line::default()
         }
     }

@@ -4,6 +4,7 @@
 //! Wall-clock figures are not here: the same run gives the same summary on any machine.
 
 use crate::collector::Collector;
+use crate::fleet::{FleetLog, WorkerChange};
 use crate::rank::RankRow;
 use crate::ratio::{part, ratio};
 use crate::report::RunEnd;
@@ -123,7 +124,10 @@ impl Summary {
     pub(crate) fn new(all: Collector, ranks: &[RankRow], run: &RunEnd) -> Summary {
         let mut summary = Summary::default();
         summary.requests_and_rates(&all, run);
-        summary.provisioning(run);
+        summary.provisioning(&all, run);
+        if let Some(fleet) = &run.fleet {
+            summary.fleet(&all, fleet);
+        }
         summary.reuse(&all, ranks);
         summary.routing(&all);
         summary.distributions(all, run);
@@ -161,14 +165,35 @@ impl Summary {
         }
     }
 
-    fn provisioning(&mut self, run: &RunEnd) {
+    fn provisioning(&mut self, all: &Collector, run: &RunEnd) {
         let gpu_time = |pool: crate::Pool| pool.worker_time * u128::from(pool.gpus_per_worker);
         self.put("prefill_worker_seconds", ratio(run.prefill.worker_time, 1_000_000_000));
         self.put("decode_worker_seconds", ratio(run.decode.worker_time, 1_000_000_000));
         self.put("prefill_gpus_per_worker", u64::from(run.prefill.gpus_per_worker));
         self.put("decode_gpus_per_worker", u64::from(run.decode.gpus_per_worker));
         let gpu_nanos = gpu_time(run.prefill) + gpu_time(run.decode);
-        self.put("gpu_hours", ratio(gpu_nanos, 3_600_000_000_000));
+        let gpu_hours = ratio(gpu_nanos, 3_600_000_000_000);
+        self.put("gpu_hours", gpu_hours);
+        if let Some(price) = run.price_per_gpu_hour {
+            let cost = gpu_hours.map(|hours| hours * price);
+            let per_million = |tokens: u64| match tokens {
+                0 => None,
+                _ => cost.map(|cost| cost / tokens as f64 * 1e6),
+            };
+            self.put("cost", cost);
+            self.put("cost_per_million_output_tokens", per_million(all.counts.output_tokens));
+        }
+    }
+
+    fn fleet(&mut self, all: &Collector, fleet: &FleetLog) {
+        let (ups, downs) = fleet.scalings();
+        self.put("scale_ups", ups);
+        self.put("scale_downs", downs);
+        self.put("peak_workers", u64::from(fleet.peak_workers));
+        self.put("worker_crashes", fleet.count(WorkerChange::Crashed));
+        self.put("retried_requests", all.counts.retried);
+        self.put("request_retries", all.counts.retries);
+        self.put("lost_kv_event_batches", fleet.lost_kv_event_batches);
     }
 
     fn reuse(&mut self, all: &Collector, ranks: &[RankRow]) {

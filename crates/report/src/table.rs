@@ -186,6 +186,24 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let (peak, evicted) = (share("peak_kv_usage"), count("evicted_blocks"));
     lines.push(("KV cache", format!("{peak} used at the peak, {evicted} blocks evicted")));
     lines.extend(report.capacity.iter().map(|row| ("KV memory", row.line.clone())));
+    if let Some(fleet) = &report.fleet {
+        let seconds = |name: &str| summary.get(name).as_f64().unwrap_or_default();
+        let time = seconds("prefill_worker_seconds") + seconds("decode_worker_seconds");
+        lines.push(("Worker count", fleet.line(report.end, time)));
+        let retried = integer("retried_requests");
+        if retried > 0 {
+            let retries = count("request_retries");
+            lines.push(("Retried", format!("{} requests, {retries} retries", grouped(retried))));
+        }
+    }
+    if let Some(cost) = summary.get("cost").as_f64() {
+        let hours = shown(summary.get("gpu_hours"));
+        let per_million = shown(summary.get("cost_per_million_output_tokens"));
+        lines.push((
+            "Cost",
+            format!("{} for {hours} GPU hours, {per_million} per million output tokens", short(cost)),
+        ));
+    }
     if let Number::Integer(good) = summary.get("goodput_completed_requests") {
         let share = part(good, integer("completed_requests")).map_or(MISSING.to_owned(), percent);
         let requests = shown(summary.get("goodput_request_throughput_rps"));

@@ -80,8 +80,11 @@ impl<W: Write> TelemetryWriter<W> {
     /// Writes one sample. The first one of a rank counts its work from the start of the run.
     pub fn sample(&mut self, sample: &TelemetrySample) -> io::Result<()> {
         let last = self.last.insert((sample.role, sample.worker, sample.rank), *sample);
-        let since =
-            |field: fn(&TelemetrySample) -> u64| field(sample).saturating_sub(last.as_ref().map_or(0, field));
+        // A worker that came into the place of another one counts anew.
+        let since = |field: fn(&TelemetrySample) -> u64| {
+            let (now, before) = (field(sample), last.as_ref().map_or(0, field));
+            now.checked_sub(before).unwrap_or(now)
+        };
         let line = Line {
             time_ms: sample.time.as_ms(),
             role: sample.role,

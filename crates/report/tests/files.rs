@@ -202,7 +202,7 @@ fn requests_come_in_order_and_with_the_same_fields() {
             r#""requested_output_length":3,"output_length":3,"reused_input_tokens":0,"#,
             r#""first_admission_reused_input_tokens":0,"prefill_worker_idx":null,"decode_worker_idx":0,"#,
             r#""dp_rank":0,"router_overlap_tokens":null,"router_best_overlap_tokens":null,"#,
-            r#""router_regret_tokens":null,"admission_count":1,"readmission_count":0,"preemption_count":0,"#,
+            r#""router_regret_tokens":null,"admission_count":1,"readmission_count":0,"preemption_count":0,"retry_count":0,"#,
             r#""finish_reason":"length","terminal_status":"completed","reject_reason":null,"detail":null}"#
         )
     );

@@ -9,6 +9,7 @@
 use crate::draw::Draw;
 use crate::holders::{Holders, Overlaps};
 use crate::kv_router::read_prompt;
+use crate::members::Members;
 use crate::tracker::Prompt;
 use crate::{Choice, Incoming, News, Router, RoutingRecord, Verdict, Workers};
 use std::collections::{HashMap, VecDeque};
@@ -35,6 +36,7 @@ pub struct CacheAwareSettings {
 pub struct CacheAware {
     settings: CacheAwareSettings,
     ranks: u32,
+    members: Members,
     /// What was sent where: each prompt counts as one copy, so that a block is there while a prompt that holds it is.
     sent: Holders,
     /// Prompts by worker, the oldest first.
@@ -54,6 +56,7 @@ impl CacheAware {
         CacheAware {
             settings,
             ranks,
+            members: Members::new(workers),
             sent: Holders::new(workers),
             prompts: vec![VecDeque::new(); workers as usize],
             loads: vec![0; workers as usize],
@@ -66,8 +69,8 @@ impl CacheAware {
     }
 
     fn choose(&mut self) -> u32 {
-        let (least, most) = (self.loads.iter().min().copied(), self.loads.iter().max().copied());
-        let (least, most) = (least.unwrap_or(0), most.unwrap_or(0));
+        let loads = || self.members.iter().map(|worker| self.loads[worker as usize]);
+        let (least, most) = (loads().min().unwrap_or(0), loads().max().unwrap_or(0));
         let settings = &self.settings;
         let unequal = most - least > settings.balance_abs_threshold
             && most as f64 > least as f64 * settings.balance_rel_threshold;
@@ -87,7 +90,7 @@ impl CacheAware {
         let mut equals = std::mem::take(&mut self.equals);
         equals.clear();
         let mut least = u64::MAX;
-        for worker in 0..self.loads.len() as u32 {
+        for worker in self.members.iter() {
             let here = of(self, worker);
             if here < least {
                 least = here;
@@ -142,6 +145,20 @@ impl Router for CacheAware {
             debug_assert_eq!(worker, rank / self.ranks);
             self.loads[worker as usize] -= 1;
         }
+    }
+
+    fn joined(&mut self, worker: u32) {
+        self.members.join(worker);
+        let workers = self.members.numbers();
+        self.sent.grow(workers);
+        self.prompts.resize(workers as usize, VecDeque::new());
+        self.loads.resize(workers as usize, 0);
+    }
+
+    fn left(&mut self, worker: u32) {
+        self.members.leave(worker);
+        self.sent.clear(worker);
+        self.prompts[worker as usize].clear();
     }
 }
 

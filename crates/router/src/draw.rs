@@ -29,6 +29,18 @@ impl Draw {
     }
 }
 
+/// A number from 0 to below 1 that depends on these three alone, and not on what was drawn before (the finalizer of
+/// splitmix64).
+pub fn unit(seed: u64, stream: u64, ordinal: u64) -> f64 {
+    let mixed = |number: u64| {
+        let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        number ^ (number >> 31)
+    };
+    (mixed(mixed(mixed(seed) ^ stream) ^ ordinal) >> 11) as f64 / (1u64 << 53) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,6 +41,39 @@ impl Holders {
         }
     }
 
+    /// There are `ranks` ranks from now on, no fewer than before. The new ones hold nothing.
+    pub fn grow(&mut self, ranks: u32) {
+        debug_assert!(self.ranks <= ranks && ranks <= FIRST_SET);
+        let (before, words) = (self.words, (ranks as usize).div_ceil(64));
+        if words > before && !self.sets.is_empty() {
+            let mut sets = vec![0; self.sets.len() / before * words];
+            for (new, old) in sets.chunks_exact_mut(words).zip(self.sets.chunks_exact(before)) {
+                new[..before].copy_from_slice(old);
+            }
+            self.sets = sets;
+        }
+        (self.ranks, self.words) = (ranks, words);
+        self.held.resize(ranks as usize, 0);
+    }
+
+    /// A rank holds nothing any more. Takes as long as there are blocks in all.
+    pub fn clear(&mut self, rank: u32) {
+        let Holders { table, sets, vacant, more, words, .. } = self;
+        table.update_all(|entry| {
+            let (who, copied) = (entry & !COPIED, entry & COPIED);
+            if who < FIRST_SET {
+                return if who == rank { NIL } else { entry };
+            }
+            let set = who - FIRST_SET;
+            match take_member(sets, vacant, *words, set, rank) {
+                Some(Some(last)) => last | copied,
+                Some(None) | None => entry,
+            }
+        });
+        more.retain(|&(_, holder), _| holder != rank);
+        self.held[rank as usize] = 0;
+    }
+
     /// How many ranks there are.
     pub fn ranks(&self) -> u32 {
         self.ranks
@@ -122,23 +155,13 @@ impl Holders {
                 held[rank as usize] -= 1;
                 return NIL;
             }
-            let set = who - FIRST_SET;
-            let members = &mut sets[set as usize * *words..][..*words];
-            let (word, bit) = (rank as usize / 64, 1 << (rank % 64));
-            if members[word] & bit == 0 {
-                return entry;
+            match take_member(sets, vacant, *words, who - FIRST_SET, rank) {
+                None => entry,
+                Some(last) => {
+                    held[rank as usize] -= 1;
+                    last.map_or(entry, |last| last | copied)
+                }
             }
-            members[word] &= !bit;
-            held[rank as usize] -= 1;
-            let mut left = (0u32..).zip(&*members).filter(|(_, word)| **word != 0);
-            let Some((word, &bits)) = left.next() else { return NIL };
-            if bits & (bits - 1) != 0 || left.next().is_some() {
-                return entry;
-            }
-            // One is left.
-            members.fill(0);
-            vacant.push(set);
-            (word * 64 + bits.trailing_zeros()) | copied
         });
     }
 
@@ -171,6 +194,31 @@ fn fresh_set(sets: &mut Vec<u64>, vacant: &mut Vec<u32>, words: usize) -> u32 {
         sets.resize(sets.len() + words, 0);
         set as u32
     })
+}
+
+/// Takes a rank out of a set, which has at least two members: None if it is none of them. Of two the other one is told,
+/// and the set is vacant then.
+fn take_member(
+    sets: &mut [u64],
+    vacant: &mut Vec<u32>,
+    words: usize,
+    set: u32,
+    rank: u32,
+) -> Option<Option<u32>> {
+    let members = &mut sets[set as usize * words..][..words];
+    let (word, bit) = (rank as usize / 64, 1 << (rank % 64));
+    if members[word] & bit == 0 {
+        return None;
+    }
+    members[word] &= !bit;
+    let mut left = (0u32..).zip(&*members).filter(|(_, word)| **word != 0);
+    let (word, &bits) = left.next()?;
+    if bits & (bits - 1) != 0 || left.next().is_some() {
+        return Some(None);
+    }
+    members.fill(0);
+    vacant.push(set);
+    Some(Some(word * 64 + bits.trailing_zeros()))
 }
 
 /// Makes a rank a member. False if it is one.
@@ -215,7 +263,7 @@ impl Overlaps {
         self.some.iter().map(|&rank| self.of(rank)).max().unwrap_or(0)
     }
 
-    /// Sets what a look-up found earlier.
+    /// Sets what a look-up found earlier, among as many ranks.
     pub(crate) fn restore(&mut self, found: &[(u32, u32)]) {
         self.clear(self.blocks.len() as u32, self.active.len());
         found.iter().for_each(|&(rank, blocks)| self.set(rank, blocks));
@@ -368,22 +416,32 @@ mod tests {
     }
 
     proptest! {
-        /// Copies, of few and of many ranks, come and go in any order: a rank has a block while it has a copy,
+        /// Copies, of few and of many ranks, come and go in any order, ranks lose all that they have, and more ranks come:
+        /// a rank has a block while it has a copy,
         /// and a prompt leads as far as it has all blocks.
         #[test]
         fn the_index_is_a_count_of_copies(
             ranks in prop::sample::select(vec![1u32, 3, 8, 64, 65, 200]),
-            steps in prop::collection::vec((any::<bool>(), 0u32..200, 0u64..40), 1..400),
+            steps in prop::collection::vec((0u32..60, 0u32..200, 0u64..40), 1..400),
+            grown in prop::sample::select(vec![0u32, 1, 60, 130]),
             prompts in prop::collection::vec(prop::collection::vec(0u64..40, 0..12), 1..20),
             spread in prop::sample::select(vec![1u64, 7, 20]),
         ) {
+            let mut ranks = ranks;
             let mut holders = Holders::new(ranks);
             let mut copies = HashMap::<(u64, u32), u32>::new();
             let mut found = Overlaps::default();
-            for (at, (stored, rank, number)) in steps.iter().enumerate() {
+            for (at, (what, rank, number)) in steps.iter().enumerate() {
+                if at == steps.len() / 2 {
+                    ranks += grown;
+                    holders.grow(ranks);
+                }
                 let (rank, number) = (rank % ranks, number * spread);
                 let count = copies.entry((number, rank)).or_default();
-                if *stored {
+                if *what == 0 {
+                    copies.retain(|&(_, holder), _| holder != rank);
+                    holders.clear(rank);
+                } else if *what < 32 {
                     *count += 1;
                     holders.add(rank, chain(&[number])[0]);
                 } else {

@@ -9,6 +9,7 @@
 
 use crate::draw::Draw;
 use crate::holders::{Holders, Overlaps};
+use crate::members::Members;
 use crate::queue::{Queue, QueueSettings};
 use crate::tracker::{PrefillLoad, Prompt, Tracker};
 use crate::{Choice, Fleet, Incoming, News, Router, RoutingRecord, Verdict, Workers};
@@ -22,6 +23,18 @@ pub enum Floor {
     None,
     /// It ends at zero, as in the reference.
     Zero,
+}
+
+/// Which part of its requests the workers serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// All of it.
+    Whole,
+    /// Prompts, whose KV others take: blocks in use are not counted.
+    Prompts,
+    /// What follows the prompt, which others have computed: caches are not asked, prompt tokens are not counted, and
+    /// each request has blocks of its own.
+    Outputs,
 }
 
 /// How a cost is made, and what is made of the costs.
@@ -47,6 +60,8 @@ pub struct KvRouterSettings {
     pub expects_prefill_times: bool,
     /// Requests are held back while every rank is busy.
     pub queue: Option<QueueSettings>,
+    /// Which part of its requests the workers serve.
+    pub serves: Serves,
     /// Of the draws.
     pub seed: u64,
 }
@@ -64,6 +79,7 @@ impl Default for KvRouterSettings {
             temperature: 0.0,
             expects_prefill_times: false,
             queue: None,
+            serves: Serves::Whole,
             seed: 42,
         }
     }
@@ -75,7 +91,11 @@ pub type PrefillTime = Arc<dyn Fn(u32, u32) -> Nanos + Send + Sync>;
 /// The policy at work.
 pub struct KvRouter {
     settings: KvRouterSettings,
-    fleet: Fleet,
+    /// Of each worker.
+    ranks: u32,
+    members: Members,
+    /// Changes of the members so far.
+    changes: u64,
     index: Holders,
     tracker: Tracker,
     draw: Draw,
@@ -94,6 +114,8 @@ struct Waiting {
     dp_rank: Option<u32>,
     prompt: Prompt,
     overlaps: Vec<(u32, u32)>,
+    /// [`KvRouter::changes`] when it came: other workers have cached other things.
+    changes: u64,
 }
 
 impl KvRouter {
@@ -102,7 +124,9 @@ impl KvRouter {
         let prefill_time = prefill_time.filter(|_| settings.expects_prefill_times);
         KvRouter {
             settings,
-            fleet,
+            ranks: fleet.ranks.get(),
+            members: Members::new(fleet.workers.get()),
+            changes: 0,
             index: Holders::new(fleet.size()),
             tracker: Tracker::new(fleet.size(), prefill_time.is_some()),
             draw: Draw::new(settings.seed),
@@ -114,9 +138,9 @@ impl KvRouter {
         }
     }
 
-    /// The ranks that may take a request.
-    fn candidates(&self, dp_rank: Option<u32>) -> impl Iterator<Item = u32> + use<> {
-        let (all, ranks) = (self.fleet.size(), self.fleet.ranks.get());
+    /// All ranks that a request may name, of workers here or gone.
+    fn candidates(&self, dp_rank: Option<u32>) -> impl Iterator<Item = u32> + Clone + use<> {
+        let (all, ranks) = (self.members.numbers() * self.ranks, self.ranks);
         let (first, step) = match dp_rank {
             Some(rank) if rank < ranks => (rank, ranks),
             _ => (0, 1),
@@ -124,10 +148,16 @@ impl KvRouter {
         (first..all).step_by(step as usize)
     }
 
+    /// The ranks of a worker.
+    fn ranks_of(&self, worker: u32) -> std::ops::Range<u32> {
+        worker * self.ranks..(worker + 1) * self.ranks
+    }
+
     /// Every rank has as much to compute as it should get.
     fn all_busy(&self, now: Nanos) -> bool {
         let Some(queue) = self.settings.queue else { return false };
-        (0..self.fleet.size()).all(|rank| queue.is_busy(self.tracker.prefill_tokens(rank, now)))
+        let mut ranks = self.members.iter().flat_map(|worker| self.ranks_of(worker));
+        ranks.all(|rank| queue.is_busy(self.tracker.prefill_tokens(rank, now)))
     }
 
     /// Finds the place for the prompt at hand, and enters it in the books.
@@ -136,7 +166,7 @@ impl KvRouter {
         let rank = self.choose(dp_rank, now);
         let block_size = self.settings.block_size;
         let cached = (self.overlaps.of(rank) * block_size).min(self.prompt.tokens);
-        let uncached = self.prompt.tokens - cached;
+        let uncached = if self.settings.serves == Serves::Outputs { 0 } else { self.prompt.tokens - cached };
         let prefill = (uncached > 0).then(|| PrefillLoad {
             tokens: uncached.into(),
             time: self.prefill_time.as_ref().map(|time| time(uncached, cached)),
@@ -144,13 +174,24 @@ impl KvRouter {
         self.tracker.add(id, rank, &self.prompt, prefill, now);
         let record =
             RoutingRecord { overlap_tokens: cached, best_overlap_tokens: self.overlaps.best() * block_size };
-        let ranks = self.fleet.ranks.get();
-        Choice { worker: rank / ranks, rank: Some(rank % ranks), record: Some(record) }
+        let ranks = self.ranks;
+        let record = (self.settings.serves != Serves::Outputs).then_some(record);
+        Choice { worker: rank / ranks, rank: Some(rank % ranks), record }
     }
 
     fn choose(&mut self, dp_rank: Option<u32>, now: Nanos) -> u32 {
+        let candidates = self.candidates(dp_rank);
+        if self.members.is_full() {
+            return self.choose_among(candidates, now);
+        }
+        let (members, ranks) = (self.members.clone(), self.ranks);
+        self.choose_among(candidates.filter(|rank| members.has(rank / ranks)), now)
+    }
+
+    #[inline]
+    fn choose_among(&mut self, candidates: impl Iterator<Item = u32> + Clone, now: Nanos) -> u32 {
         let least_load = if self.settings.overlap_score_credit_decay > 0.0 {
-            self.candidates(dp_rank).map(|rank| self.tracker.prefill_tokens(rank, now)).min().unwrap_or(0)
+            candidates.clone().map(|rank| self.tracker.prefill_tokens(rank, now)).min().unwrap_or(0)
         } else {
             0
         };
@@ -158,7 +199,7 @@ impl KvRouter {
         costs.clear();
         let drawn = self.settings.temperature > 0.0;
         let mut least = f64::INFINITY;
-        for rank in self.candidates(dp_rank) {
+        for rank in candidates {
             let cost = self.cost(rank, least_load, now);
             if !drawn {
                 if cost > least {
@@ -208,14 +249,22 @@ impl KvRouter {
 
 impl Router for KvRouter {
     fn route(&mut self, incoming: &Incoming<'_>, _: &mut dyn Workers) -> Verdict {
-        read_prompt(incoming.request, self.settings.block_size, &mut self.prompt);
+        let (request, serves) = (incoming.request, self.settings.serves);
+        read_prompt(request, self.settings.block_size, &mut self.prompt);
+        if serves == Serves::Outputs {
+            self.prompt.keys.clear();
+        }
         self.index.overlaps(&self.prompt.keys, &mut self.overlaps);
+        if serves == Serves::Prompts {
+            self.prompt.keys.clear();
+            self.prompt.blocks = 0;
+        }
         let id = incoming.request.id;
         let holds = self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) || self.all_busy(incoming.now);
         if holds && let Some(queue) = &mut self.queue {
             let some = self.overlaps.some().iter().map(|&rank| (rank, self.overlaps.of(rank))).collect();
-            let waiting =
-                Waiting { id, dp_rank: incoming.dp_rank, prompt: self.prompt.clone(), overlaps: some };
+            let (dp_rank, prompt, changes) = (incoming.dp_rank, self.prompt.clone(), self.changes);
+            let waiting = Waiting { id, dp_rank, prompt, overlaps: some, changes };
             let uncached = self.prompt.tokens - self.overlaps.best() * self.settings.block_size;
             queue.push(waiting, incoming.now, incoming.request.priority, uncached);
             return Verdict::Held;
@@ -227,18 +276,37 @@ impl Router for KvRouter {
         match news {
             News::FirstToken(id) => self.tracker.first_token(id, time),
             News::Ended(id) => self.tracker.end(id, time),
-            News::Cache(events) => self.index.apply(rank, events),
+            News::Cache(events) if self.members.has(rank / self.ranks) => self.index.apply(rank, events),
+            News::Cache(_) => {}
         }
     }
 
+    fn joined(&mut self, worker: u32) {
+        self.members.join(worker);
+        let ranks = self.members.numbers() * self.ranks;
+        self.index.grow(ranks);
+        self.tracker.grow(ranks);
+        self.changes += 1;
+    }
+
+    fn left(&mut self, worker: u32) {
+        self.members.leave(worker);
+        self.ranks_of(worker).for_each(|rank| self.index.clear(rank));
+        self.changes += 1;
+    }
+
     fn release(&mut self, now: Nanos) -> Option<(RequestId, Choice)> {
-        if self.all_busy(now) {
+        if self.members.is_empty() || self.all_busy(now) {
             return None;
         }
-        let Waiting { id, dp_rank, prompt, overlaps } = self.queue.as_mut()?.pop()?;
+        let Waiting { id, dp_rank, prompt, overlaps, changes } = self.queue.as_mut()?.pop()?;
         self.prompt = prompt;
-        // What the ranks had when it came: its turn is no new look-up.
-        self.overlaps.restore(&overlaps);
+        if changes == self.changes {
+            // What the ranks had when it came: its turn is no new look-up.
+            self.overlaps.restore(&overlaps);
+        } else {
+            self.index.overlaps(&self.prompt.keys, &mut self.overlaps);
+        }
         Some((id, self.place(id, dp_rank, now)))
     }
 

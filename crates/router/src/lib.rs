@@ -15,6 +15,8 @@ mod draw;
 mod holders;
 mod kv_router;
 mod load;
+mod members;
+mod news;
 mod policy;
 mod prefix_hash;
 mod queue;
@@ -28,9 +30,11 @@ mod tracker;
 pub use balancer::VllmBalancer;
 pub use cache_aware::{CacheAware, CacheAwareSettings};
 pub use coordinator::{GroupStep, LoadReport, RankLoad};
+pub use draw::unit;
 pub use holders::{Holders, Overlaps};
-pub use kv_router::{Floor, KvRouter, KvRouterSettings, PrefillTime};
+pub use kv_router::{Floor, KvRouter, KvRouterSettings, PrefillTime, Serves};
 pub use load::{LeastKv, LeastRequests, PowerOfTwo, Random};
+pub use news::{EventLoss, NewsBook, Telling};
 pub use policy::Policy;
 pub use prefix_hash::{PrefixHash, PrefixHashSettings};
 pub use queue::{QueuePolicy, QueueSettings};
@@ -58,12 +62,19 @@ pub struct WorkerLoad {
 
 /// The workers that can take a request, as they are when it arrives. Their loads are worked out when a policy
 /// asks, so that one that asks for two of them costs no more than two.
+///
+/// They stand in order of their numbers, which have gaps where workers have gone.
 pub trait Workers {
     /// How many there are.
     fn count(&self) -> NonZeroU32;
 
-    /// What `worker`, below [`count`](Workers::count), has to do.
-    fn load(&mut self, worker: u32) -> WorkerLoad;
+    /// The number of the worker at a place, below [`count`](Workers::count), among them.
+    fn number(&self, place: u32) -> u32 {
+        place
+    }
+
+    /// What the worker at a place has to do.
+    fn load(&mut self, place: u32) -> WorkerLoad;
 }
 
 /// Workers of which nothing is known but their number, for policies that never ask for more.
@@ -77,7 +88,7 @@ impl Workers for NonZeroU32 {
     }
 }
 
-/// The ranks behind a router.
+/// The ranks behind a router when it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fleet {
     /// Workers.
@@ -188,6 +199,18 @@ pub trait Router: Send {
     /// in order of time.
     fn tell(&mut self, rank: u32, time: Nanos, news: News<'_>) {
         let _ = (rank, time, news);
+    }
+
+    /// A worker takes requests from now on. Its caches are empty. The number may be new, the next one above those
+    /// that were, or that of a worker that has gone.
+    fn joined(&mut self, worker: u32) {
+        let _ = worker;
+    }
+
+    /// A worker takes no more requests. Ends of those that it has are still told; what it has cached is of no more
+    /// use.
+    fn left(&mut self, worker: u32) {
+        let _ = worker;
     }
 
     /// A request that was held back and goes now, and where. To be called until there is none, whenever

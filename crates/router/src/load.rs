@@ -19,7 +19,8 @@ impl Random {
 
 impl Router for Random {
     fn route(&mut self, _: &Incoming<'_>, workers: &mut dyn Workers) -> Verdict {
-        Verdict::To(Choice::worker(self.0.below(workers.count().get())))
+        let place = self.0.below(workers.count().get());
+        Verdict::To(Choice::worker(workers.number(place)))
     }
 }
 
@@ -79,12 +80,12 @@ impl Router for PowerOfTwo {
         let count = workers.count().get();
         let first = self.0.below(count);
         if count == 1 {
-            return Verdict::To(Choice::worker(first));
+            return Verdict::To(Choice::worker(workers.number(first)));
         }
         let second = (first + 1 + self.0.below(count - 1)) % count;
         let (one, other) = (workers.load(first), workers.load(second));
         let fewer = if by_requests(&other, &one) == Ordering::Less { second } else { first };
-        Verdict::To(Choice::worker(fewer))
+        Verdict::To(Choice::worker(workers.number(fewer)))
     }
 }
 
@@ -103,7 +104,7 @@ fn by_kv(one: &WorkerLoad, other: &WorkerLoad) -> Ordering {
 #[derive(Clone, Debug)]
 struct Least {
     draw: Draw,
-    /// Scratch: the workers with the least load so far.
+    /// Scratch: the places of the workers with the least load so far.
     equals: Vec<u32>,
 }
 
@@ -132,7 +133,7 @@ impl Least {
             }
             self.equals.push(worker);
         }
-        self.equals[self.draw.below(self.equals.len() as u32) as usize]
+        workers.number(self.equals[self.draw.below(self.equals.len() as u32) as usize])
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     CacheAware, CacheAwareSettings, Fleet, KvRouter, KvRouterSettings, LeastKv, LeastRequests, Needs,
     PowerOfTwo, PrefillTime, PrefixHash, PrefixHashSettings, Random, RoundRobin, Router, Scorer, ScorerKind,
-    SessionAffinity, WeightedScorers,
+    Serves, SessionAffinity, WeightedScorers,
 };
 
 /// A policy with its settings.
@@ -89,7 +89,7 @@ impl Policy {
             }
             Policy::KvRouter(settings) => Needs {
                 progress: true,
-                cache: Some(settings.block_size),
+                cache: (settings.serves != Serves::Outputs).then_some(settings.block_size),
                 holds: settings.queue.is_some(),
                 ..Needs::default()
             },

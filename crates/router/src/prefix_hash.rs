@@ -33,10 +33,7 @@ pub struct PrefixHash {
 impl PrefixHash {
     /// A ring for `workers` workers.
     pub fn new(settings: PrefixHashSettings, workers: u32) -> PrefixHash {
-        let point = |worker: u32, copy: u32| mixed(u64::from(worker) << 32 | u64::from(copy));
-        let mut ring: Vec<(u64, u32)> = (0..workers)
-            .flat_map(|worker| (0..POINTS).map(move |copy| (point(worker, copy), worker)))
-            .collect();
+        let mut ring: Vec<(u64, u32)> = (0..workers).flat_map(points).collect();
         ring.sort_unstable();
         PrefixHash { settings, ring, loads: Vec::new() }
     }
@@ -76,14 +73,34 @@ impl Router for PrefixHash {
         let count = workers.count().get();
         let mut loads = std::mem::take(&mut self.loads);
         loads.clear();
-        loads.extend((0..count).map(|worker| workers.load(worker).unfinished));
-        let all = loads.iter().sum::<u64>() + 1;
+        let mut all = 1;
+        for place in 0..count {
+            let (worker, load) = (workers.number(place) as usize, workers.load(place).unfinished);
+            loads.resize(loads.len().max(worker + 1), 0);
+            loads[worker] = load;
+            all += load;
+        }
         let most = (factor * all as f64 / f64::from(count)).ceil() as u64;
         // A factor of at least 1 leaves room somewhere.
         let worker = self.from(number).find(|&worker| loads[worker as usize] < most).unwrap_or(0);
         self.loads = loads;
         Verdict::To(Choice::worker(worker))
     }
+
+    fn joined(&mut self, worker: u32) {
+        self.left(worker);
+        self.ring.extend(points(worker));
+        self.ring.sort_unstable();
+    }
+
+    fn left(&mut self, worker: u32) {
+        self.ring.retain(|&(_, of)| of != worker);
+    }
+}
+
+/// The points of a worker.
+fn points(worker: u32) -> impl Iterator<Item = (u64, u32)> {
+    (0..POINTS).map(move |copy| (mixed(u64::from(worker) << 32 | u64::from(copy)), worker))
 }
 
 /// Spreads numbers that lie close to each other (the finalizer of splitmix64).

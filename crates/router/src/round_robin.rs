@@ -26,7 +26,8 @@ impl RoundRobin {
 
 impl Router for RoundRobin {
     fn route(&mut self, _: &Incoming<'_>, workers: &mut dyn Workers) -> Verdict {
-        Verdict::To(Choice::worker(self.next_of(workers.count())))
+        let place = self.next_of(workers.count());
+        Verdict::To(Choice::worker(workers.number(place)))
     }
 }
 

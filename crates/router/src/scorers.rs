@@ -4,6 +4,7 @@
 use crate::draw::Draw;
 use crate::holders::{Holders, Overlaps};
 use crate::kv_router::read_prompt;
+use crate::members::Members;
 use crate::tracker::Prompt;
 use crate::{Choice, Fleet, Incoming, News, Router, RoutingRecord, Verdict, WorkerLoad, Workers};
 use std::collections::HashMap;
@@ -36,7 +37,8 @@ pub struct Scorer {
 /// The policy at work.
 pub struct WeightedScorers {
     scorers: Vec<Scorer>,
-    fleet: Fleet,
+    ranks: u32,
+    members: Members,
     block_size: u32,
     index: Holders,
     sessions: HashMap<Box<str>, u32>,
@@ -44,6 +46,7 @@ pub struct WeightedScorers {
     /// Scratch.
     prompt: Prompt,
     overlaps: Overlaps,
+    /// By place.
     loads: Vec<WorkerLoad>,
     scores: Vec<f64>,
 }
@@ -53,7 +56,8 @@ impl WeightedScorers {
     pub fn new(scorers: &[Scorer], block_size: u32, fleet: Fleet, seed: u64) -> WeightedScorers {
         WeightedScorers {
             scorers: scorers.to_vec(),
-            fleet,
+            ranks: fleet.ranks.get(),
+            members: Members::new(fleet.workers.get()),
             block_size,
             index: Holders::new(fleet.size()),
             sessions: HashMap::new(),
@@ -67,12 +71,12 @@ impl WeightedScorers {
 
     /// Blocks of the prompt on the rank of a worker that has most of them.
     fn overlap(&self, worker: u32) -> u32 {
-        let ranks = self.fleet.ranks.get();
+        let ranks = self.ranks;
         (worker * ranks..(worker + 1) * ranks).map(|rank| self.overlaps.of(rank)).max().unwrap_or(0)
     }
 
-    fn score(&self, kind: ScorerKind, worker: u32, session: Option<u32>) -> f64 {
-        let load = &self.loads[worker as usize];
+    fn score(&self, kind: ScorerKind, place: usize, worker: u32, session: Option<u32>) -> f64 {
+        let load = &self.loads[place];
         match kind {
             ScorerKind::PrefixCache => f64::from(self.overlap(worker)) / f64::from(self.prompt.blocks.max(1)),
             ScorerKind::Queue => among(&self.loads, load, |load| load.waiting),
@@ -96,22 +100,20 @@ impl Router for WeightedScorers {
         self.index.overlaps(&self.prompt.keys, &mut self.overlaps);
         let count = workers.count().get();
         self.loads.clear();
-        self.loads.extend((0..count).map(|worker| workers.load(worker)));
+        self.loads.extend((0..count).map(|place| workers.load(place)));
         let session = incoming.session.and_then(|session| self.sessions.get(session).copied());
         let mut scores = std::mem::take(&mut self.scores);
         scores.clear();
-        scores.extend((0..count).map(|worker| {
-            self.scorers
-                .iter()
-                .map(|scorer| scorer.weight * self.score(scorer.kind, worker, session))
-                .sum::<f64>()
+        scores.extend((0..count).map(|place| {
+            let worker = workers.number(place);
+            let score = |scorer: &Scorer| self.score(scorer.kind, place as usize, worker, session);
+            self.scorers.iter().map(|scorer| scorer.weight * score(scorer)).sum::<f64>()
         }));
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let equals =
-            || (0u32..).zip(&scores).filter(|(_, score)| **score == largest).map(|(worker, _)| worker);
+        let equals = || (0u32..).zip(&scores).filter(|(_, score)| **score == largest).map(|(place, _)| place);
         let drawn = self.draw.below(equals().count() as u32) as usize;
         // There is at least one worker, and scores are finite.
-        let worker = equals().nth(drawn).unwrap_or(0);
+        let worker = workers.number(equals().nth(drawn).unwrap_or(0));
         self.scores = scores;
         if let Some(session) = incoming.session {
             self.sessions.insert(session.into(), worker);
@@ -125,9 +127,22 @@ impl Router for WeightedScorers {
     }
 
     fn tell(&mut self, rank: u32, _: Nanos, news: News<'_>) {
-        if let News::Cache(events) = news {
+        if let News::Cache(events) = news
+            && self.members.has(rank / self.ranks)
+        {
             self.index.apply(rank, events);
         }
+    }
+
+    fn joined(&mut self, worker: u32) {
+        self.members.join(worker);
+        self.index.grow(self.members.numbers() * self.ranks);
+    }
+
+    fn left(&mut self, worker: u32) {
+        self.members.leave(worker);
+        (worker * self.ranks..(worker + 1) * self.ranks).for_each(|rank| self.index.clear(rank));
+        self.sessions.retain(|_, known| *known != worker);
     }
 }
 

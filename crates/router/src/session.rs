@@ -1,5 +1,6 @@
 //! `session`: the requests of a conversation go to the worker that took its first one, where what was said before is
-//! cached. New conversations, and requests of none, go to the worker with the fewest unfinished requests.
+//! cached. New conversations, those whose worker has gone, and requests of none, go to the worker with the fewest
+//! unfinished requests.
 
 use crate::{Choice, Incoming, LeastRequests, Router, Verdict, Workers};
 use std::collections::HashMap;
@@ -28,6 +29,10 @@ impl Router for SessionAffinity {
             self.workers.insert(session.into(), worker);
         }
         Verdict::To(Choice::worker(worker))
+    }
+
+    fn left(&mut self, worker: u32) {
+        self.workers.retain(|_, known| *known != worker);
     }
 }
 

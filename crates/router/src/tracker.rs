@@ -101,6 +101,18 @@ impl Tracker {
         }
     }
 
+    /// There are `ranks` ranks from now on, no fewer than before.
+    pub(crate) fn grow(&mut self, ranks: u32) {
+        let count = ranks as usize;
+        self.active.grow(ranks);
+        self.private.resize(count, 0);
+        self.prefill_tokens.resize(count, 0);
+        self.requests.resize(count, 0);
+        if let Some(expected) = &mut self.expected {
+            expected.resize(count, Expected::default());
+        }
+    }
+
     /// Looks up which blocks of a prompt the ranks have in use already.
     pub(crate) fn look_up(&mut self, prompt: &Prompt) {
         self.active.overlaps(&prompt.keys, &mut self.shared);

@@ -1,7 +1,8 @@
 //! Prefill and decode on workers of their own: the loop of such a run.
 //!
 //! A request goes to a prefill worker, whose blocks it holds when it ends there; then to a decode worker, which loads
-//! them; when they have been read, the source lets go of them, once. Prefill groups are always looked at when they do
+//! them; when they have been read, the source lets go of them, once. Or the decode worker makes room for them first, and
+//! the prefill worker begins when there is (SGLang). Prefill groups are always looked at when they do
 //! something; a decode group only while something of it is awaited elsewhere, and otherwise it lags behind.
 
 use crate::agenda::Agenda;
@@ -13,12 +14,13 @@ use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
 use crate::reporting::{outside_of_profile, percentiles, tell_timing};
+use crate::routing::Routing;
 use crate::run::refusal;
 use std::collections::HashMap;
 use windtunnel_config::{ChargedTokens, Deployment, Experiment, Pace, Prefill, Semantics, Workload};
-use windtunnel_engine::{HandOff, Nanos, RequestId, Slot};
-use windtunnel_report::{Pool, Report, RequestRecord, Role, RunEnd};
-use windtunnel_router::RoundRobin;
+use windtunnel_engine::{HandOff, KvLoad, Nanos, RankConfig, Rejection, RequestId, Slot};
+use windtunnel_report::{Pool, Report, RequestRecord, Role, Routing as KnownOverlap, RunEnd};
+use windtunnel_router::{Choice, Policy, RoundRobin};
 use windtunnel_traffic::{Arrival, Source};
 
 /// Where a request's blocks are held, and what is charged for them.
@@ -40,13 +42,27 @@ struct Waiting {
     slot: Slot,
 }
 
+/// Who comes first in a hand-off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// The prompt is computed, and then a decode worker makes room.
+    PromptFirst,
+    /// A decode worker makes room, and then the prompt is computed.
+    RoomFirst,
+}
+
 /// How the requests of a pool find their rank.
 enum Turn {
     /// The workers in turn, and then as a worker places among its ranks.
     Workers(RoundRobin, Placer),
     /// All ranks of all workers in turn (AISimulate).
     Ranks(RoundRobin),
+    /// As the role's router says, and where it names no rank as the worker places among its ranks.
+    Routed(Box<Routing>, Placer),
 }
+
+/// Where a request of a pool goes: the group, the lane in it, and what the router knew of its prompt.
+type Place = (usize, usize, Option<KnownOverlap>);
 
 /// The groups of one role: a part of all groups.
 struct PoolOf<'a> {
@@ -62,8 +78,13 @@ pub(crate) struct Disaggregated<'a, L> {
     /// The prefill groups, then the decode groups, each by worker and rank.
     groups: Vec<Group<L>>,
     links: Links,
-    /// Requests on their way to the decode side, as they are submitted there.
+    order: Order,
+    /// Requests on their way to the side that comes second, as they are submitted there.
     coming: HashMap<RequestId, Arrival>,
+    /// Requests that a prefill worker has, and for which there is no room yet on the decode side.
+    asking: HashMap<RequestId, (usize, usize, Slot)>,
+    /// Room on the decode side for prompts that are not computed yet, with what is loaded into it.
+    rooms: HashMap<RequestId, (usize, usize, KvLoad)>,
     held: HashMap<RequestId, Held>,
     waiting: HashMap<TransferId, Waiting>,
     /// When groups that are looked at next do something.
@@ -76,11 +97,18 @@ pub(crate) struct Disaggregated<'a, L> {
     ended: u64,
     /// Requests that ended, and whose seats were not given on: of a closed loop.
     freed: u64,
+    /// When the last of them ended.
+    freed_at: Nanos,
     cutoff: Nanos,
+    price_per_gpu_hour: Option<f64>,
     /// Scratch: groups with something to do at this instant.
     touched: Vec<usize>,
     moves: Vec<Move>,
 }
+
+/// What the report says of hand-offs that no trace and no source stands behind.
+const UNPROVEN: &str = "separate prefill and decode workers of TensorRT-LLM are an extension, and not proven against \
+                        the engine";
 
 const PREFILL: usize = 0;
 const DECODE: usize = 1;
@@ -95,16 +123,21 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         let mut groups = Vec::new();
         let mut pool = |deployment: &'a Deployment, role| -> Result<PoolOf<'a>, SimError> {
             let (first, ranks) = (groups.len(), ranks_per_group(deployment));
+            let group_options = GroupOptions { telling: deployment.telling(), ..group_options.clone() };
             for worker in 0..deployment.replicas.get() {
                 for rank in (0..deployment.ranks.get()).step_by(ranks as usize) {
                     groups.push(Group::new(role, worker, rank, ranks, deployment, &group_options)?);
                 }
             }
-            let turn = match deployment.semantics {
-                Semantics::Aisimulate013 => Turn::Ranks(RoundRobin::new()),
-                Semantics::Native => Turn::Workers(RoundRobin::new(), Placer::new(deployment)),
+            let count = groups.len() - first;
+            let turn = match (&deployment.router, deployment.semantics) {
+                (Policy::RoundRobin, Semantics::Aisimulate013) => Turn::Ranks(RoundRobin::new()),
+                (Policy::RoundRobin, Semantics::Native) => {
+                    Turn::Workers(RoundRobin::new(), Placer::new(deployment))
+                }
+                _ => Turn::Routed(Box::new(Routing::new(deployment, count)), Placer::new(deployment)),
             };
-            Ok(PoolOf { deployment, first, count: groups.len() - first, turn })
+            Ok(PoolOf { deployment, first, count, turn })
         };
         let pools = [pool(&prefill.deployment, Role::Prefill)?, pool(&experiment.deployment, Role::Decode)?];
         let workers = [&prefill.deployment, &experiment.deployment].map(|d| d.replicas.get() as usize);
@@ -114,7 +147,13 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             pools,
             groups,
             links: Links::new(prefill.transfer, workers[PREFILL], workers[DECODE]),
+            order: match experiment.deployment.engine {
+                RankConfig::Sglang(_) => Order::RoomFirst,
+                RankConfig::Vllm(_) | RankConfig::Trtllm(_) => Order::PromptFirst,
+            },
             coming: HashMap::new(),
+            asking: HashMap::new(),
+            rooms: HashMap::new(),
             held: HashMap::new(),
             waiting: HashMap::new(),
             agenda: Agenda::default(),
@@ -124,7 +163,9 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             sent: 0,
             ended: 0,
             freed: 0,
+            freed_at: Nanos::NEVER,
             cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
+            price_per_gpu_hour: experiment.price_per_gpu_hour,
             touched: Vec::new(),
             moves: Vec::new(),
         })
@@ -172,7 +213,9 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             let arrival_at = next.as_ref().map_or(Nanos::NEVER, |arrival| arrival.at);
             self.run_alone(arrival_at);
             let due = self.agenda.next(&self.groups).map_or(Nanos::NEVER, |(instant, _)| instant);
-            let now = arrival_at.min(due).min(self.links.next_end());
+            // Seats that were freed with a schedule call are given on at its instant.
+            let freed_at = if self.watch_all && self.freed > 0 { self.freed_at } else { Nanos::NEVER };
+            let now = arrival_at.min(due).min(self.links.next_end()).min(freed_at);
             if now == Nanos::NEVER || now > self.cutoff {
                 return Ok(());
             }
@@ -195,6 +238,9 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
     /// The group whose turn it is runs by itself until another thing happens, or something with it that others wait
     /// for.
     fn run_alone(&mut self, arrival_at: Nanos) {
+        if self.watch_all && self.freed > 0 {
+            return;
+        }
         let Some((instant, at)) = self.agenda.next(&self.groups) else { return };
         let others = self.agenda.next_but(&self.groups, at).min(arrival_at).min(self.links.next_end());
         let horizon = others.min(self.cutoff).min(self.observer.next_instant());
@@ -237,7 +283,10 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
     fn tell(&mut self, at: usize, now: Nanos) {
         let ended = self.groups[at].take_ended();
         self.ended += ended;
-        self.freed += ended;
+        if ended > 0 {
+            self.freed += ended;
+            self.freed_at = now;
+        }
         let mut moves = std::mem::take(&mut self.moves);
         self.groups[at].take_moves(&mut moves);
         for moved in moves.drain(..) {
@@ -250,19 +299,23 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         self.moves = moves;
     }
 
-    /// A prompt is computed, and its blocks are held: the request goes on to a decode worker.
+    /// A prompt is computed, and its blocks are held: the request goes on to a decode worker, or that loads it into the
+    /// room that it has made.
     fn hand_over(&mut self, group: usize, lane: usize, slot: Slot, record: RequestRecord, now: Nanos) {
-        let Some(arrival) = self.coming.remove(&record.id) else { return };
         let id = record.id;
         let computed_for = record.first_admit.map_or(Nanos::ZERO, |admitted| now.since(admitted));
         let held = Held { group, lane, slot, prompt_tokens: record.input_tokens, computed_for };
+        if let Some((to, to_lane, load)) = self.rooms.remove(&id) {
+            self.groups[to].note_prefill(to_lane, load.slot, &record);
+            self.held.insert(id, held);
+            return self.load(to, to_lane, (id, load), now);
+        }
+        let Some(arrival) = self.coming.remove(&id) else { return };
         self.held.insert(id, held);
-        let (to, to_lane) = match self.place(DECODE, arrival.dp_rank, now) {
+        let (to, to_lane, _) = match self.place(DECODE, &arrival, now) {
             Ok(place) => place,
             Err((to, reason)) => {
-                self.groups[to].run_until(now, false);
-                self.groups[to].refuse(&refusal(Sending::unrouted(arrival), now, reason));
-                self.tell(to, now);
+                self.refuse(to, arrival, now, reason);
                 return self.release(id, now);
             }
         };
@@ -276,12 +329,33 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         self.note_due(to);
     }
 
-    /// A decode worker starts to load a request's KV.
-    fn start(&mut self, group: usize, lane: usize, load: (RequestId, windtunnel_engine::KvLoad), now: Nanos) {
-        let (id, load) = load;
+    /// A decode worker has made room for a request's KV: loads it, or has the prompt computed first.
+    fn start(&mut self, group: usize, lane: usize, (id, load): (RequestId, KvLoad), now: Nanos) {
+        if self.order == Order::PromptFirst {
+            return self.load(group, lane, (id, load), now);
+        }
+        self.rooms.insert(id, (group, lane, load));
+        if let Some((at, at_lane, slot)) = self.asking.remove(&id) {
+            self.groups[at].run_until(now, true);
+            self.groups[at].kv_wanted(at_lane, slot, now);
+            self.touched.push(at);
+            self.note_due(at);
+        } else if let Some(arrival) = self.coming.remove(&id)
+            && self.prefill(arrival, now).is_none()
+        {
+            self.rooms.remove(&id);
+            self.groups[group].withdraw(lane, load.slot, now);
+            self.note_due(group);
+        }
+    }
+
+    /// A decode worker loads a request's KV.
+    fn load(&mut self, group: usize, lane: usize, (id, load): (RequestId, KvLoad), now: Nanos) {
         let Some(held) = self.held.get(&id) else { return };
         let tokens = match self.prefill.transfer.charged {
             ChargedTokens::FullPrompt => held.prompt_tokens,
+            // AISimulate counts SGLang's tokens, and vLLM's blocks.
+            ChargedTokens::DestinationMissing if self.counts_tokens() => load.tokens,
             ChargedTokens::DestinationMissing => {
                 load.blocks * self.pools[DECODE].deployment.engine.block_size()
             }
@@ -302,7 +376,11 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         self.note_due(group);
     }
 
-    /// Sends a request to a prefill worker, with one token to give there.
+    fn counts_tokens(&self) -> bool {
+        self.order == Order::RoomFirst && self.prefill.deployment.semantics == Semantics::Aisimulate013
+    }
+
+    /// Sends a request to the side that comes first, or to both.
     fn send(&mut self, mut arrival: Arrival, now: Nanos) -> Result<(), SimError> {
         let ignore_eos = self.pools[DECODE].deployment.ignore_eos;
         arrival.request.output.ignore_eos.get_or_insert(ignore_eos);
@@ -310,27 +388,80 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         if self.sent.is_multiple_of(PROGRESS_STEP) {
             self.watch.tell(Progress { sent: self.sent, now });
         }
-        let (at, lane) = match self.place(PREFILL, arrival.dp_rank, now) {
-            Ok(place) => place,
-            Err((at, reason)) => {
-                self.groups[at].run_until(now, true);
-                self.groups[at].refuse(&refusal(Sending::unrouted(arrival), now, reason));
-                self.tell(at, now);
-                return Ok(());
-            }
-        };
         let mut first = arrival.clone();
         first.request.hand_off = HandOff::Hold;
         first.request.output.max_tokens = first.request.output.max_tokens.min(1);
         first.request.output.stop_after = None;
         arrival.request.hand_off = HandOff::Pull;
         let id = arrival.request.id;
-        if self.groups[at].submit(lane, Sending::unrouted(first), now) {
-            self.coming.insert(id, arrival);
+        match (self.order, self.prefill.deployment.semantics) {
+            (Order::PromptFirst, _) => {
+                self.coming.insert(id, arrival);
+                if self.prefill(first, now).is_none() {
+                    self.coming.remove(&id);
+                }
+            }
+            // Both sides have it from the beginning, and one waits for the other.
+            (Order::RoomFirst, Semantics::Native) => {
+                let Some(place) = self.prefill(first, now) else { return Ok(()) };
+                self.asking.insert(id, place);
+                if !self.receive(arrival, now) {
+                    self.asking.remove(&id);
+                    let (at, lane, slot) = place;
+                    self.groups[at].withdraw(lane, slot, now);
+                    self.note_due(at);
+                }
+            }
+            (Order::RoomFirst, Semantics::Aisimulate013) => {
+                self.coming.insert(id, first);
+                if !self.receive(arrival, now) {
+                    self.coming.remove(&id);
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// Sends a request to a prefill worker, with one token to give there. Where it stands, if it was taken.
+    fn prefill(&mut self, arrival: Arrival, now: Nanos) -> Option<(usize, usize, Slot)> {
+        let (at, lane, routing) = match self.place(PREFILL, &arrival, now) {
+            Ok(place) => place,
+            Err((at, reason)) => {
+                self.refuse(at, arrival, now, reason);
+                return None;
+            }
+        };
+        self.groups[at].run_until(now, true);
+        let sending = Sending { routing, ..Sending::unrouted(arrival) };
+        let taken = self.groups[at].submit(lane, sending, now);
         self.tell(at, now);
         self.touched.push(at);
-        Ok(())
+        self.note_due(at);
+        taken.map(|slot| (at, lane, slot))
+    }
+
+    /// Sends a request to a decode worker, which is to make room for it. False if it was refused.
+    fn receive(&mut self, arrival: Arrival, now: Nanos) -> bool {
+        let (to, lane, _) = match self.place(DECODE, &arrival, now) {
+            Ok(place) => place,
+            Err((to, reason)) => {
+                self.refuse(to, arrival, now, reason);
+                return false;
+            }
+        };
+        self.groups[to].run_until(now, false);
+        let taken = self.groups[to].receive(lane, Sending::unrouted(arrival), now).is_some();
+        self.touched.push(to);
+        self.tell(to, now);
+        self.note_due(to);
+        taken
+    }
+
+    /// Refuses a request that none of the ranks is asked to take.
+    fn refuse(&mut self, at: usize, arrival: Arrival, now: Nanos, reason: Rejection) {
+        self.groups[at].run_until(now, at < self.pools[DECODE].first);
+        self.groups[at].refuse(&refusal(Sending::unrouted(arrival), now, reason));
+        self.tell(at, now);
     }
 
     /// Sends `seats` requests at `now`, and one more for each that is refused at once.
@@ -347,18 +478,22 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
     }
 
     /// The group and the lane in it that take a request of a pool.
-    fn place(
-        &mut self,
-        pool: usize,
-        named: Option<u32>,
-        now: Nanos,
-    ) -> Result<(usize, usize), (usize, windtunnel_engine::Rejection)> {
+    fn place(&mut self, pool: usize, arrival: &Arrival, now: Nanos) -> Result<Place, (usize, Rejection)> {
+        let (named, mut known) = (arrival.dp_rank, None);
         let PoolOf { deployment, first, count, turn } = &mut self.pools[pool];
         let groups = &mut self.groups[*first..*first + *count];
         let found = match turn {
             Turn::Workers(workers, placer) => {
                 let worker = workers.next_of(deployment.replicas);
                 placer.place(worker, named, now, groups)
+            }
+            Turn::Routed(routing, placer) => {
+                let Choice { worker, rank, record } = routing.choose(groups, arrival, now);
+                known = record.map(|record| KnownOverlap {
+                    overlap: record.overlap_tokens,
+                    best_overlap: record.best_overlap_tokens,
+                });
+                placer.place(worker, named.or(rank), now, groups)
             }
             Turn::Ranks(ranks) => {
                 let all = deployment.replicas.saturating_mul(deployment.ranks);
@@ -368,15 +503,12 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
                 let at = (worker * (per_worker / per_group)) as usize;
                 match rank < per_worker {
                     true => Ok((at + (rank / per_group) as usize, (rank % per_group) as usize)),
-                    false => Err((
-                        at,
-                        windtunnel_engine::Rejection::NoSuchRank { dp_rank: rank, ranks: per_worker },
-                    )),
+                    false => Err((at, Rejection::NoSuchRank { dp_rank: rank, ranks: per_worker })),
                 }
             }
         };
         let first = *first;
-        found.map(|(at, lane)| (first + at, lane)).map_err(|(at, reason)| (first + at, reason))
+        found.map(|(at, lane)| (first + at, lane, known)).map_err(|(at, reason)| (first + at, reason))
     }
 
     /// The schedule calls of this instant.
@@ -397,6 +529,10 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         let looked_at = at < self.pools[DECODE].first || self.watch_all || self.groups[at].is_awaited();
         if looked_at {
             self.agenda.note(&self.groups, at);
+        }
+        let of = &mut self.pools[usize::from(at >= self.pools[DECODE].first)];
+        if let Turn::Routed(routing, _) = &mut of.turn {
+            routing.note(&self.groups[of.first..of.first + of.count], at - of.first);
         }
     }
 
@@ -426,6 +562,8 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             prefill: pool(self.pools[PREFILL].deployment),
             decode: pool(self.pools[DECODE].deployment),
             percentiles: percentiles(self.prefill.deployment.semantics),
+            price_per_gpu_hour: self.price_per_gpu_hour,
+            fleet: None,
         };
         let roles = [(Role::Prefill, PREFILL), (Role::Decode, DECODE)].map(|(role, pool)| {
             let PoolOf { deployment, first, count, .. } = &self.pools[pool];
@@ -434,6 +572,9 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         let mut report = Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end);
         for (role, deployment, outside) in roles {
             tell_timing(&mut report, role, deployment, outside);
+        }
+        if matches!(self.prefill.deployment.engine, RankConfig::Trtllm(_)) {
+            report.notes.push(UNPROVEN.to_owned());
         }
         report
     }

@@ -7,7 +7,7 @@
 
 use crate::host::HostCopies;
 use crate::lane::{Charged, Lane, LaneMove, Sending};
-use crate::news::Telling;
+use crate::planner::Totals;
 use crate::stretch::{self, Leap, Limits, Strider};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use windtunnel_config::{Deployment, Placement, Semantics};
 use windtunnel_engine::{ConfigError, KvLoad, MAX_NANOS, Nanos, RequestId, Slot, Stepper};
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, CollectorOptions, Refusal, RequestRecord, Role};
-use windtunnel_router::{GroupStep, LoadReport};
+use windtunnel_router::{GroupStep, LoadReport, Telling};
 use windtunnel_traffic::Arrival;
 
 /// What every group of a run is made with.
@@ -43,6 +43,8 @@ pub(crate) struct Group<L> {
     worker: u32,
     lanes: L,
     timing: TimingModel,
+    /// Whether prefills, and decodes, lay outside of what a timing was measured for that holds no more.
+    outside: [bool; 2],
     depth: usize,
     /// The instant reached: of the last pass end or arrival.
     now: Nanos,
@@ -119,6 +121,7 @@ impl<L: Lanes> Group<L> {
             worker,
             lanes,
             timing: deployment.timing.clone(),
+            outside: [false; 2],
             depth,
             now: Nanos::ZERO,
             due: None,
@@ -158,12 +161,48 @@ impl<L: Lanes> Group<L> {
 
     /// Hands over a request to the lane `lane` at `now`, to which the group has been advanced. A refused
     /// request is recorded and has ended.
-    /// True if it was taken.
-    pub(crate) fn submit(&mut self, lane: usize, sending: Sending, now: Nanos) -> bool {
+    /// Where it stands, if it was taken.
+    pub(crate) fn submit(&mut self, lane: usize, sending: Sending, now: Nanos) -> Option<Slot> {
         self.now = now;
         let taken = self.lanes.as_mut()[lane].submit(sending, now, &mut self.collector);
-        self.wake_or_end(taken, now);
+        self.wake_or_end(taken.is_some(), now);
         taken
+    }
+
+    /// The same of a request whose prompt another worker computes when there is room for its KV here.
+    pub(crate) fn receive(&mut self, lane: usize, sending: Sending, now: Nanos) -> Option<Slot> {
+        self.now = now;
+        let taken = self.lanes.as_mut()[lane].receive(sending, now, &mut self.collector);
+        self.wake_or_end(taken.is_some(), now);
+        self.start_load_at_once(lane, taken);
+        taken
+    }
+
+    /// Room is made at once if nothing runs (AISimulate 0.13).
+    fn start_load_at_once(&mut self, lane: usize, taken: Option<Slot>) {
+        if taken.is_some() && self.at_once && self.in_flight() == 0 {
+            self.lanes.as_mut()[lane].start_load();
+        }
+    }
+
+    /// Another worker has made room for the KV of a request in the lane `lane`, at `now`, to which the group has been
+    /// advanced.
+    pub(crate) fn kv_wanted(&mut self, lane: usize, slot: Slot, now: Nanos) {
+        self.lanes.as_mut()[lane].rank.kv_wanted(slot);
+        self.now = now;
+        self.wake(now);
+    }
+
+    /// Another worker has computed the prompt of a request in the lane `lane`.
+    pub(crate) fn note_prefill(&mut self, lane: usize, slot: Slot, prefill: &RequestRecord) {
+        self.lanes.as_mut()[lane].note_prefill(slot, prefill);
+    }
+
+    /// Takes back a request in the lane `lane` that does not run yet, at `now`, to which the group has been advanced.
+    pub(crate) fn withdraw(&mut self, lane: usize, slot: Slot, now: Nanos) {
+        self.now = now;
+        self.lanes.as_mut()[lane].withdraw(slot, now);
+        self.wake(now);
     }
 
     /// The same of a request whose prompt another worker has computed.
@@ -176,11 +215,9 @@ impl<L: Lanes> Group<L> {
     ) -> bool {
         self.now = now;
         let taken = self.lanes.as_mut()[lane].hand_over(arrival, record, now, &mut self.collector);
-        self.wake_or_end(taken, now);
-        if taken && self.at_once && self.in_flight() == 0 {
-            self.lanes.as_mut()[lane].start_load();
-        }
-        taken
+        self.wake_or_end(taken.is_some(), now);
+        self.start_load_at_once(lane, taken);
+        taken.is_some()
     }
 
     fn wake_or_end(&mut self, taken: bool, now: Nanos) {
@@ -201,13 +238,15 @@ impl<L: Lanes> Group<L> {
 
     /// The load of a request in the lane `lane` has ended at `now`, to which the group has been advanced.
     pub(crate) fn load_ended(&mut self, lane: usize, slot: Slot, now: Nanos) {
-        self.lanes.as_mut()[lane].load_ended(slot);
+        let at_once = self.at_once;
+        self.lanes.as_mut()[lane].load_ended(slot, at_once);
         self.transfer_ended(lane, now);
     }
 
     /// Blocks held in the lane `lane` have been read at `now`, to which the group has been advanced.
     pub(crate) fn send_ended(&mut self, lane: usize, slot: Slot, now: Nanos) {
-        self.lanes.as_mut()[lane].send_ended(slot);
+        let at_once = self.at_once;
+        self.lanes.as_mut()[lane].send_ended(slot, at_once);
         self.transfer_ended(lane, now);
     }
 
@@ -268,7 +307,7 @@ impl<L: Lanes> Group<L> {
                     self.report(now, self.step);
                     if !self.run_stretch(now, horizon) {
                         self.schedule(now);
-                        if until_end && self.has_moves() {
+                        if until_end && (self.ended > 0 || self.has_moves()) {
                             return;
                         }
                     }
@@ -305,7 +344,8 @@ impl<L: Lanes> Group<L> {
         let (mut longest, mut ready) = (Nanos::ZERO, start);
         let (mut tokens, mut prefill_tokens, mut hopeless) = (0, 0, false);
         self.lanes.as_mut().iter_mut().for_each(|lane| {
-            let part = lane.schedule(throttle, now, start, &self.timing);
+            let part = lane.schedule(throttle, now, start, &self.timing, &mut self.collector);
+            self.ended += part.ended;
             ready = ready.max(part.ready);
             longest = longest.max(part.duration);
             tokens += part.tokens;
@@ -497,6 +537,42 @@ impl<L: Lanes> Group<L> {
         self.reports.iter_mut().flat_map(|reports| reports.drain(..))
     }
 
+    /// Passes scheduled from now on take as long as this says.
+    pub(crate) fn set_timing(&mut self, timing: TimingModel) {
+        let outside = self.outside_of_profile();
+        self.timing = timing;
+        self.outside = outside;
+    }
+
+    /// The requests that have not ended are lost at `now`.
+    pub(crate) fn lose(&mut self, now: Nanos) -> Vec<RequestRecord> {
+        self.lanes.as_mut().iter_mut().flat_map(|lane| lane.lose(now)).collect()
+    }
+
+    /// What has happened here since it began, but for what arrived.
+    pub(crate) fn totals(&self) -> Totals {
+        let so_far = self.collector.so_far();
+        let mut totals = Totals {
+            gaps: so_far.gaps,
+            gap_time: so_far.gap_time,
+            completed: so_far.completed,
+            input_tokens: so_far.input_tokens,
+            output_tokens: so_far.output_tokens,
+            reused_tokens: so_far.reused_tokens,
+            ..Totals::default()
+        };
+        for (count, time) in self.lanes.as_ref().iter().map(Lane::first_tokens) {
+            totals.first_tokens += count;
+            totals.ttft += time;
+        }
+        totals
+    }
+
+    /// Batches of KV events that the router never heard of.
+    pub(crate) fn lost_batches(&self) -> u64 {
+        self.lanes.as_ref().iter().map(Lane::lost_batches).sum()
+    }
+
     /// Requests that have not ended.
     pub(crate) fn unfinished(&self) -> usize {
         self.lanes.as_ref().iter().map(|lane| lane.rank.unfinished()).sum()
@@ -544,7 +620,8 @@ impl<L: Lanes> Group<L> {
 
     /// Whether prefills, and decodes, lay outside of what their timing was measured for.
     pub(crate) fn outside_of_profile(&self) -> [bool; 2] {
-        [self.timing.outside().prefill(), self.timing.outside().decode()]
+        let [prefill, decode] = self.outside;
+        [prefill | self.timing.outside().prefill(), decode | self.timing.outside().decode()]
     }
 
     /// The duration of a pass that would end beyond all time, if there is one.

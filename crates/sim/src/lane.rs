@@ -2,18 +2,19 @@
 //!
 //! A lane does not know when anything is due: its rank group has the clock, and tells it the instants.
 
+mod elastic;
+
 use crate::group::GroupOptions;
 use crate::host::HostCopies;
-use crate::news::NewsBook;
 use crate::observer::EventBuffer;
 use std::collections::VecDeque;
 use windtunnel_engine::{
-    ConfigError, DecodeSet, FinishReason, KvEventScope, KvLoad, Nanos, Outcome, Rank, RankConfig, RankStats,
-    Request, RequestId, Scheduled, Shape, Slot, Steady,
+    ConfigError, DecodeSet, FinishReason, Finished, KvEventScope, KvLoad, Nanos, Outcome, Rank, RankConfig,
+    RankStats, Request, RequestId, Scheduled, Shape, Slot, Steady,
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role, Routing};
-use windtunnel_router::{RankLoad, WorkerLoad};
+use windtunnel_router::{NewsBook, RankLoad, WorkerLoad};
 use windtunnel_traffic::Arrival;
 
 /// Preemptions without an output token in between, beyond two for each request, after which a run is
@@ -53,6 +54,8 @@ pub(crate) struct Part {
     pub(crate) fruitless: bool,
     /// The engine would have died of it.
     pub(crate) fatal: bool,
+    /// Requests that ended with the call.
+    pub(crate) ended: u64,
 }
 
 /// A request on its way to a rank.
@@ -62,12 +65,14 @@ pub(crate) struct Sending {
     pub(crate) came: Nanos,
     /// What the router knew of its prompt.
     pub(crate) routing: Option<Routing>,
+    /// How often it was sent before, to workers that crashed.
+    pub(crate) retries: u32,
 }
 
 impl Sending {
     /// One that no router was asked about.
     pub(crate) fn unrouted(arrival: Arrival) -> Sending {
-        Sending { came: arrival.request.arrival, arrival, routing: None }
+        Sending { came: arrival.request.arrival, arrival, routing: None, retries: 0 }
     }
 }
 
@@ -127,6 +132,8 @@ pub(crate) struct Lane {
     news: Option<NewsBook>,
     /// Preemptions since the last output token.
     fruitless_preemptions: u64,
+    /// Requests that got their first token, and Σ of their TTFT in nanoseconds.
+    first_tokens: (u64, u128),
     /// Running and waiting requests, as told to the balancer last.
     reported: (usize, usize),
 }
@@ -158,8 +165,9 @@ impl Lane {
             sent: Vec::new(),
             row: RankRow::new(role, worker, index, usable),
             events: log_events.then(EventBuffer::default),
-            news: options.telling.book(),
+            news: options.telling.book().map(|book| book.of(worker, index)),
             fruitless_preemptions: 0,
+            first_tokens: (0, 0),
             reported: (0, 0),
         })
     }
@@ -177,9 +185,9 @@ impl Lane {
         self.charged = charged;
     }
 
-    /// Takes over a request at `now`. False if it was refused, which is entered in `collector`.
-    pub(crate) fn submit(&mut self, sending: Sending, now: Nanos, collector: &mut Collector) -> bool {
-        let Sending { arrival: Arrival { at: _, request, name, .. }, came, routing } = sending;
+    /// Takes over a request at `now`. None if it was refused, which is entered in `collector`.
+    pub(crate) fn submit(&mut self, sending: Sending, now: Nanos, collector: &mut Collector) -> Option<Slot> {
+        let Sending { arrival: Arrival { at: _, request, name, .. }, came, routing, retries } = sending;
         let record = RequestRecord {
             id: request.id,
             name,
@@ -201,12 +209,46 @@ impl Lane {
             reused_tokens: 0,
             admissions: 0,
             preemptions: 0,
+            retries,
             finish_reason: FinishReason::Length,
         };
         self.take_over(request, record, now, collector)
     }
 
-    /// Takes over a request whose prompt another worker has computed, with what is known of it. False if it was
+    /// Takes over a request whose prompt another worker computes: room for its KV is to be made first. None if it was
+    /// refused.
+    pub(crate) fn receive(
+        &mut self,
+        sending: Sending,
+        now: Nanos,
+        collector: &mut Collector,
+    ) -> Option<Slot> {
+        let taken = self.submit(sending, now, collector);
+        self.unloaded += usize::from(taken.is_some());
+        taken
+    }
+
+    /// Another worker has computed the prompt of a request here: what is known of that.
+    pub(crate) fn note_prefill(&mut self, slot: Slot, prefill: &RequestRecord) {
+        let record = &mut self.live[slot.0 as usize];
+        record.prefill_worker = Some(prefill.worker);
+        record.routing = prefill.routing;
+        record.first_admit = prefill.first_admit;
+        record.admissions = prefill.admissions;
+        record.preemptions += prefill.preemptions;
+        record.reused_tokens = prefill.reused_tokens;
+        record.first_admission_reused_tokens = prefill.first_admission_reused_tokens;
+    }
+
+    /// Takes a request back that does not run yet.
+    pub(crate) fn withdraw(&mut self, slot: Slot, now: Nanos) {
+        self.rank.cancel(slot);
+        if let Some(news) = &mut self.news {
+            news.ended(now, self.live[slot.0 as usize].id);
+        }
+    }
+
+    /// Takes over a request whose prompt another worker has computed, with what is known of it. None if it was
     /// refused.
     pub(crate) fn hand_over(
         &mut self,
@@ -214,7 +256,7 @@ impl Lane {
         record: RequestRecord,
         now: Nanos,
         collector: &mut Collector,
-    ) -> bool {
+    ) -> Option<Slot> {
         let Arrival { at: _, request, name, .. } = arrival;
         let record = RequestRecord {
             name,
@@ -227,7 +269,7 @@ impl Lane {
             ..record
         };
         let taken = self.take_over(request, record, now, collector);
-        self.unloaded += usize::from(taken);
+        self.unloaded += usize::from(taken.is_some());
         taken
     }
 
@@ -237,7 +279,7 @@ impl Lane {
         record: RequestRecord,
         now: Nanos,
         collector: &mut Collector,
-    ) -> bool {
+    ) -> Option<Slot> {
         match self.rank.submit(request) {
             Err(reason) => {
                 if let Some(news) = &mut self.news {
@@ -253,14 +295,14 @@ impl Lane {
                     requested_output_tokens: record.requested_output_tokens,
                     reason,
                 });
-                false
+                None
             }
             Ok(slot) => {
                 match self.live.get_mut(slot.0 as usize) {
                     Some(old) => *old = record,
                     None => self.live.push(record),
                 }
-                true
+                Some(slot)
             }
         }
     }
@@ -273,6 +315,7 @@ impl Lane {
         now: Nanos,
         start: Nanos,
         timing: &TimingModel,
+        collector: &mut Collector,
     ) -> Part {
         let mut flying = Flying {
             takes_part: false,
@@ -300,6 +343,18 @@ impl Lane {
             self.unloaded -= 1;
             self.moves.push(LaneMove::Started(self.live[load.slot.0 as usize].id, load));
         }
+        for token in &scheduled.given {
+            let record = &mut self.live[token.slot.0 as usize];
+            (record.first_token, record.last_token) = (Some(now), Some(now));
+            if let Some(news) = &mut self.news {
+                news.first_token(now, record.id);
+            }
+        }
+        for finished in &scheduled.finished {
+            let (live, news) = (&mut self.live, self.news.as_mut());
+            note_end(finished, live, now, collector, news, &mut self.moves);
+        }
+        let ended = scheduled.finished.len() as u64;
         if let Some(events) = &mut self.events {
             for slot in &scheduled.preempted {
                 events.preempted(flying.number, self.live[slot.0 as usize].id);
@@ -311,7 +366,7 @@ impl Lane {
             let (jobs, flush) = (scheduled.host_jobs.clone(), scheduled.flush.clone());
             ready = ready.max(host.launch(&mut self.rank, jobs, &flush, now));
         }
-        // The worker is asked when a pass is launched.
+        // The worker is asked when a pass is launched (vLLM).
         self.loaded.drain(..).for_each(|slot| self.rank.kv_loaded(slot));
         self.sent.drain(..).for_each(|slot| self.rank.kv_sent(slot));
         self.fruitless_preemptions += preempted;
@@ -324,6 +379,7 @@ impl Lane {
             prefill_tokens: flying.prefill_tokens,
             ready,
             fruitless: preempted > 0 && self.fruitless(),
+            ended,
         }
     }
 
@@ -351,6 +407,7 @@ impl Lane {
             collector,
             self.news.as_mut(),
             &mut self.moves,
+            &mut self.first_tokens,
         );
         if outcome.beat {
             self.last_end = now;
@@ -412,13 +469,19 @@ impl Lane {
     }
 
     /// The load of a request here has ended.
-    pub(crate) fn load_ended(&mut self, slot: Slot) {
-        self.loaded.push(slot);
+    pub(crate) fn load_ended(&mut self, slot: Slot, at_once: bool) {
+        match at_once || self.rank.hears_with_passes() {
+            true => self.loaded.push(slot),
+            false => self.rank.kv_loaded(slot),
+        }
     }
 
     /// Blocks that were held here have been read.
-    pub(crate) fn send_ended(&mut self, slot: Slot) {
-        self.sent.push(slot);
+    pub(crate) fn send_ended(&mut self, slot: Slot, at_once: bool) {
+        match at_once || self.rank.hears_with_passes() {
+            true => self.sent.push(slot),
+            false => self.rank.kv_sent(slot),
+        }
     }
 
     /// Transfers have ended, and it is not told yet.
@@ -594,6 +657,7 @@ fn note_completed(
     collector: &mut Collector,
     mut news: Option<&mut NewsBook>,
     moves: &mut Vec<LaneMove>,
+    first_tokens: &mut (u64, u128),
 ) {
     park(&outcome.parked, live, last_end);
     if outcome.steady_tokens > 0 {
@@ -605,6 +669,8 @@ fn note_completed(
             Some(previous) => collector.gap(now.since(previous), 1),
             None => {
                 record.first_token = Some(now);
+                first_tokens.0 += 1;
+                first_tokens.1 += u128::from(now.since(record.arrival).0);
                 if let Some(news) = &mut news {
                     news.first_token(now, record.id);
                 }
@@ -619,17 +685,29 @@ fn note_completed(
         live[slot.0 as usize].second_token = Some(now);
     }
     for finished in &outcome.finished {
-        let record = &mut live[finished.slot.0 as usize];
-        record.output_tokens = finished.output_tokens;
-        record.finish_reason = finished.reason;
-        record.terminal = now;
-        if finished.held {
-            moves.push(LaneMove::Handed(finished.slot, Box::new(record.clone())));
-        } else {
-            collector.finished(record);
-        }
-        if let Some(news) = &mut news {
-            news.ended(now, record.id);
-        }
+        note_end(finished, live, now, collector, news.as_deref_mut(), moves);
+    }
+}
+
+/// Enters the end of a request.
+fn note_end(
+    finished: &Finished,
+    live: &mut [RequestRecord],
+    now: Nanos,
+    collector: &mut Collector,
+    news: Option<&mut NewsBook>,
+    moves: &mut Vec<LaneMove>,
+) {
+    let record = &mut live[finished.slot.0 as usize];
+    record.output_tokens = finished.output_tokens;
+    record.finish_reason = finished.reason;
+    record.terminal = now;
+    if finished.held {
+        moves.push(LaneMove::Handed(finished.slot, Box::new(record.clone())));
+    } else {
+        collector.finished(record);
+    }
+    if let Some(news) = news {
+        news.ended(now, record.id);
     }
 }

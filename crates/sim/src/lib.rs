@@ -2,32 +2,36 @@
 //!
 //! `run` is the loop, and `agenda` knows which group is next; `options` is what it is asked to do, `reporting` what comes
 //! of it; `group` is a rank group, the ranks that step together, and its passes, many at once as a `stretch`; `lane` is
-//! one rank of it; `routing` keeps the router informed, with what the ranks tell as `news`; `placement` finds the rank
+//! one rank of it; `routing` keeps the router informed; `placement` finds the rank
 //! for a request; `observer` writes events and telemetry; `threads` runs independent workers side by side.
+//! `steering` knows what changes the workers: the `planner`, with its view of the `fleet`, and the `faults`.
 //! `disaggregated` is the loop of a run whose prefill and decode have workers of their own, and `links` the transfers
 //! between these; `host` copies blocks from and to the memory of the host.
 //! Every instant is handled in this order: pass ends, transfers, arrivals in trace order, schedule calls, pass
-//! starts, telemetry. Nothing here reads a clock.
+//! starts, telemetry, faults, ends of drains, scaling; workers become ready before arrivals. Nothing here reads a clock.
 
 mod agenda;
 mod disaggregated;
 mod error;
+mod faults;
+mod fleet;
 mod group;
 mod host;
 mod lane;
 mod links;
-mod news;
 mod observer;
 mod options;
 mod placement;
+pub mod planner;
 mod reporting;
 mod routing;
 mod run;
+mod steering;
 mod stretch;
 mod threads;
 
 pub use error::SimError;
 pub use options::{Options, Progress, TelemetryOptions};
-pub use reporting::{collector_options, report};
+pub use reporting::{Ending, collector_options, report};
 pub use run::{run, worker_threads};
 pub use windtunnel_engine::Stepper;

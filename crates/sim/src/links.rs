@@ -65,14 +65,13 @@ impl Links {
     pub(crate) fn start(&mut self, cargo: Cargo, now: Nanos) -> TransferId {
         let id = self.started;
         self.started += 1;
-        let bytes = f64::from(cargo.tokens) * self.transfer.bytes_per_token as f64;
         match self.transfer.sharing {
             LinkSharing::PerRequest => {
-                let whole = self.transfer.bandwidth.map_or(0.0, |rate| bytes / rate);
-                let left = overlapped(whole, cargo.computed_for, self.transfer.overlap_layers);
-                self.ends.push(Reverse((now + Nanos(left.round() as u64), id)));
+                let time = self.transfer.alone(cargo.tokens, cargo.computed_for);
+                self.ends.push(Reverse((now + time, id)));
             }
             LinkSharing::FairShare { .. } => {
+                let bytes = f64::from(cargo.tokens) * self.transfer.bytes_per_token as f64;
                 self.count_up_to(now);
                 self.sharers.push(Sharer { id, from: cargo.from, to: cargo.to, left: bytes, rate: 0.0 });
                 self.users[0][cargo.from] += 1;
@@ -137,15 +136,6 @@ fn time_for(sharer: &Sharer) -> Nanos {
     Nanos((sharer.left / sharer.rate).ceil() as u64)
 }
 
-/// What is left of a transfer of `whole` nanoseconds when the computation ends, if the KV of each of `layers` layers
-/// is sent as soon as it is there: the last layer at least, and what computation did not cover.
-fn overlapped(whole: f64, computed_for: Nanos, layers: Option<u32>) -> f64 {
-    let Some(layers) = layers else { return whole };
-    let layers = f64::from(layers);
-    let covered = computed_for.0 as f64 * (layers - 1.0) / layers;
-    (whole - covered).max(whole / layers)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,10 +197,13 @@ mod tests {
     #[test]
     fn layers_are_sent_while_others_are_computed() {
         let ms = |n: u64| Nanos(n * 1_000_000);
-        // 100 ms of transfer, 40 ms of computation, 4 layers: 30 ms of it are covered.
-        assert_eq!(overlapped(1e8, ms(40), Some(4)), 7e7);
+        // 100,000 tokens of 1000 bytes at 1 byte a nanosecond: 100 ms.
+        let link =
+            |layers| KvTransfer { overlap_layers: layers, ..transfer(LinkSharing::PerRequest, Some(1.0)) };
+        // 40 ms of computation, 4 layers: 30 ms of it are covered.
+        assert_eq!(link(Some(4)).alone(100_000, ms(40)), ms(70));
         // A long computation covers all but the last layer.
-        assert_eq!(overlapped(1e8, ms(4000), Some(4)), 2.5e7);
-        assert_eq!(overlapped(1e8, ms(4000), None), 1e8);
+        assert_eq!(link(Some(4)).alone(100_000, ms(4000)), ms(25));
+        assert_eq!(link(None).alone(100_000, ms(4000)), ms(100));
     }
 }

@@ -145,7 +145,7 @@ impl Observer<'_> {
     }
 
     /// Writes all events buffered so far.
-    fn write_events(&mut self, groups: &mut [Group<impl Lanes>]) -> Result<(), SimError> {
+    pub(crate) fn write_events(&mut self, groups: &mut [Group<impl Lanes>]) -> Result<(), SimError> {
         let Some(Events { log, .. }) = &mut self.events else { return Ok(()) };
         let mut all: Vec<((Role, u32, u32), Entry)> = Vec::new();
         for lane in groups.iter_mut().flat_map(Group::lanes_mut) {

@@ -3,7 +3,6 @@
 
 use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes};
-use crate::news::Telling;
 use crate::observer::{Events, Observer, Telemetry};
 use crate::reporting::collector_options;
 use std::io::Write;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use windtunnel_config::Experiment;
 use windtunnel_engine::{Nanos, Stepper};
+use windtunnel_router::EventLoss;
 
 /// How far a run is, for people who wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,11 +73,13 @@ impl Default for Options<'_> {
 
 impl GroupOptions {
     pub(crate) fn new(experiment: &Experiment, options: &Options<'_>) -> GroupOptions {
+        let loss = experiment.faults.as_ref().and_then(|faults| faults.kv_event_loss);
+        let loss = loss.map(|loss| EventLoss { rate: loss.rate, seed: loss.seed });
         GroupOptions {
             stepper: options.stepper,
             collector: collector_options(experiment, options.capture),
             log_events: options.events.is_some(),
-            telling: Telling::new(experiment.deployment.router.needs(), experiment.deployment.kv_event_lag),
+            telling: experiment.deployment.telling().losing(loss),
             interrupt: options.interrupt.clone(),
         }
     }

@@ -26,26 +26,37 @@ pub(crate) fn ranks_per_group(deployment: &Deployment) -> u32 {
 pub(crate) struct Snapshot<'a, L> {
     /// By worker and rank.
     groups: &'a mut [Group<L>],
-    workers: NonZeroU32,
+    per_worker: usize,
+    /// Those that take requests.
+    workers: &'a [u32],
     now: Nanos,
 }
 
 impl<'a, L: Lanes> Snapshot<'a, L> {
-    pub(crate) fn new(groups: &'a mut [Group<L>], workers: NonZeroU32, now: Nanos) -> Snapshot<'a, L> {
-        Snapshot { groups, workers, now }
+    pub(crate) fn new(
+        groups: &'a mut [Group<L>],
+        per_worker: usize,
+        workers: &'a [u32],
+        now: Nanos,
+    ) -> Snapshot<'a, L> {
+        Snapshot { groups, per_worker, workers, now }
     }
 }
 
 impl<L: Lanes> Workers for Snapshot<'_, L> {
     fn count(&self) -> NonZeroU32 {
-        self.workers
+        // Nobody is asked where to send a request while there is no worker.
+        NonZeroU32::new(self.workers.len() as u32).unwrap_or(NonZeroU32::MIN)
     }
 
-    fn load(&mut self, worker: u32) -> WorkerLoad {
-        let per_worker = self.groups.len() / self.workers.get() as usize;
-        let first = worker as usize * per_worker;
+    fn number(&self, place: u32) -> u32 {
+        self.workers[place as usize]
+    }
+
+    fn load(&mut self, place: u32) -> WorkerLoad {
+        let first = self.number(place) as usize * self.per_worker;
         let mut load = WorkerLoad::default();
-        for group in &mut self.groups[first..first + per_worker] {
+        for group in &mut self.groups[first..first + self.per_worker] {
             group.run_until(self.now, false);
             group.lanes().iter().for_each(|lane| lane.add_to(&mut load));
         }
@@ -58,6 +69,8 @@ pub(crate) struct Placer {
     /// Of each worker.
     ranks: NonZeroU32,
     ranks_per_group: u32,
+    placement: Placement,
+    barrier: bool,
     /// By worker; none are needed where a worker is one rank.
     policies: Vec<Policy>,
     /// Scratch: what the ranks have told.
@@ -67,23 +80,38 @@ pub(crate) struct Placer {
 impl Placer {
     pub(crate) fn new(deployment: &Deployment) -> Placer {
         let (ranks, barrier) = (deployment.ranks, deployment.barrier);
-        let policy = || match deployment.placement {
-            Placement::RoundRobin => Policy::RoundRobin(RoundRobin::new()),
-            Placement::VllmBalancer => Policy::Vllm(VllmBalancer::new(ranks, barrier)),
-        };
         let workers = if ranks.get() > 1 { deployment.replicas.get() } else { 0 };
-        Placer {
+        let mut placer = Placer {
             ranks,
             ranks_per_group: ranks_per_group(deployment),
-            policies: (0..workers).map(|_| policy()).collect(),
+            placement: deployment.placement,
+            barrier,
+            policies: Vec::new(),
             reports: Vec::new(),
+        };
+        (0..workers).for_each(|worker| placer.renew(worker));
+        placer
+    }
+
+    /// A worker begins anew, or is the next one.
+    pub(crate) fn renew(&mut self, worker: u32) {
+        if self.ranks.get() == 1 {
+            return;
+        }
+        let policy = match self.placement {
+            Placement::RoundRobin => Policy::RoundRobin(RoundRobin::new()),
+            Placement::VllmBalancer => Policy::Vllm(VllmBalancer::new(self.ranks, self.barrier)),
+        };
+        match self.policies.get_mut(worker as usize) {
+            Some(old) => *old = policy,
+            None => self.policies.push(policy),
         }
     }
 
     /// Parts with the first `workers` workers, which are counted from 0 in either part.
     pub(crate) fn take(&mut self, workers: u32) -> Placer {
         let policies = self.policies.drain(..(workers as usize).min(self.policies.len())).collect();
-        Placer { ranks: self.ranks, ranks_per_group: self.ranks_per_group, policies, reports: Vec::new() }
+        Placer { policies, reports: Vec::new(), ..*self }
     }
 
     /// Where in `groups`, and in which lane of its group, the rank of `worker` stands that takes a request at

@@ -4,7 +4,9 @@ use crate::group::{Group, Lanes};
 use windtunnel_config::{Deployment, Experiment, Semantics};
 use windtunnel_engine::Nanos;
 use windtunnel_perf::Law;
-use windtunnel_report::{Collector, CollectorOptions, PercentileMethod, Pool, Report, Role, RunEnd, Sla};
+use windtunnel_report::{
+    Collector, CollectorOptions, FleetLog, PercentileMethod, Pool, Report, Role, RunEnd, Sla,
+};
 
 /// What the report of an experiment wants collected.
 pub fn collector_options(experiment: &Experiment, capture: bool) -> CollectorOptions {
@@ -15,25 +17,37 @@ pub fn collector_options(experiment: &Experiment, capture: bool) -> CollectorOpt
     CollectorOptions { sla, capture }
 }
 
-/// The report of a run that ended at `end`, from what its rank groups collected. `outside`: prefills, and decodes,
-/// lay outside of what their timing was measured for.
+/// What only the driver of a run knows, at its end.
+#[derive(Clone, Debug, Default)]
+pub struct Ending {
+    /// Requests that had not ended.
+    pub unfinished: u64,
+    /// When the run ended.
+    pub end: Nanos,
+    /// Prefills, and decodes, lay outside of what their timing was measured for.
+    pub outside: [bool; 2],
+    /// Where workers come and go: Σ of the times for which each was provisioned, in nanoseconds, and what happened.
+    pub fleet: Option<(u128, FleetLog)>,
+}
+
+/// The report of a run, from what its rank groups collected.
 pub fn report(
-    deployment: &Deployment,
+    experiment: &Experiment,
     collectors: impl IntoIterator<Item = Collector>,
-    unfinished: u64,
-    end: Nanos,
-    outside: [bool; 2],
+    ending: Ending,
 ) -> Report {
-    let replicas = u128::from(deployment.replicas.get());
+    let Ending { unfinished, end, outside, fleet } = ending;
+    let deployment = &experiment.deployment;
+    let all = u128::from(deployment.replicas.get()) * u128::from(end.0);
+    let (worker_time, fleet) = fleet.map_or((all, None), |(time, log)| (time, Some(log)));
     let run_end = RunEnd {
         end,
         unfinished,
         prefill: Pool::default(),
-        decode: Pool {
-            worker_time: replicas * u128::from(end.0),
-            gpus_per_worker: deployment.gpus_per_worker,
-        },
+        decode: Pool { worker_time, gpus_per_worker: deployment.gpus_per_worker },
         percentiles: percentiles(deployment.semantics),
+        price_per_gpu_hour: experiment.price_per_gpu_hour,
+        fleet,
     };
     let mut report = Report::new(collectors, &run_end);
     tell_timing(&mut report, Role::Aggregated, deployment, outside);

@@ -8,16 +8,19 @@ use crate::placement::Snapshot;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use windtunnel_config::Deployment;
-use windtunnel_engine::{Chunk, DecodeSet, Nanos, RequestId, Shape};
-use windtunnel_router::{Choice, Fleet, Incoming, Needs, PrefillTime, Router, Verdict};
+use windtunnel_engine::{Nanos, RequestId};
+use windtunnel_router::{Choice, Fleet, Incoming, Needs, Router, Verdict};
 use windtunnel_traffic::Arrival;
 
 pub(crate) struct Routing {
     router: Box<dyn Router>,
     needs: Needs,
+    /// Those of the start.
     workers: NonZeroU32,
+    /// Those that take requests.
+    ready: Vec<u32>,
+    groups_per_worker: usize,
     ranks: u32,
     /// No group has anything to tell before its instant here.
     quiet_until: Vec<Nanos>,
@@ -33,9 +36,11 @@ impl Routing {
         let fleet = Fleet { workers: deployment.replicas, ranks: deployment.ranks };
         let needs = deployment.router.needs();
         Routing {
-            router: deployment.router.router(fleet, Some(prefill_time(deployment))),
+            router: deployment.router.router(fleet, Some(deployment.prefill_time())),
             needs,
             workers: deployment.replicas,
+            ready: (0..deployment.replicas.get()).collect(),
+            groups_per_worker: groups / deployment.replicas.get() as usize,
             ranks: deployment.ranks.get(),
             quiet_until: vec![Nanos::NEVER; if needs.news() { groups } else { 0 }],
             watch: BinaryHeap::new(),
@@ -60,13 +65,29 @@ impl Routing {
         arrival: Arrival,
         now: Nanos,
     ) -> Option<(Arrival, Choice)> {
-        let mut workers = Snapshot::new(groups, self.workers, now);
+        let mut workers = Snapshot::new(groups, self.groups_per_worker, &self.ready, now);
         match self.router.route(&incoming(&arrival, now), &mut workers) {
             Verdict::To(choice) => Some((arrival, choice)),
             Verdict::Held => {
                 self.held.insert(arrival.request.id, arrival);
                 None
             }
+        }
+    }
+
+    /// Where a request goes that comes at `now`, by a policy that holds nothing back. The router hears before what is
+    /// known by then.
+    pub(crate) fn choose<L: Lanes>(
+        &mut self,
+        groups: &mut [Group<L>],
+        arrival: &Arrival,
+        now: Nanos,
+    ) -> Choice {
+        self.catch_up(groups, now);
+        let mut workers = Snapshot::new(groups, self.groups_per_worker, &self.ready, now);
+        match self.router.route(&incoming(arrival, now), &mut workers) {
+            Verdict::To(choice) => choice,
+            Verdict::Held => unreachable!("a policy without a queue holds nothing"),
         }
     }
 
@@ -79,6 +100,42 @@ impl Routing {
         // A router names requests that it holds, each once.
         let arrival = self.held.remove(&id)?;
         Some((arrival, choice))
+    }
+
+    /// A worker takes requests from now on.
+    pub(crate) fn joined(&mut self, worker: u32) {
+        self.router.joined(worker);
+    }
+
+    /// A worker takes no more requests.
+    pub(crate) fn left(&mut self, worker: u32) {
+        self.router.left(worker);
+    }
+
+    /// These workers take requests, in order.
+    pub(crate) fn set_ready(&mut self, workers: &[u32]) {
+        self.ready.clear();
+        self.ready.extend_from_slice(workers);
+    }
+
+    /// Another group is in the place of a group: it has nothing to tell.
+    pub(crate) fn renewed(&mut self, group: usize) {
+        if self.needs.news() {
+            self.quiet_until.resize(self.quiet_until.len().max(group + 1), Nanos::NEVER);
+            self.quiet_until[group] = Nanos::NEVER;
+        }
+    }
+
+    /// The router is told all that a group can tell by `now`, to which it has been advanced.
+    pub(crate) fn hear_all<L: Lanes>(&mut self, groups: &mut [Group<L>], group: usize, now: Nanos) {
+        self.told |= self.hear(groups, group, now);
+    }
+
+    /// Requests that are held back, in order of their numbers, which are so no more. Nobody will ever take them.
+    pub(crate) fn take_held(&mut self) -> Vec<Arrival> {
+        let mut held: Vec<Arrival> = self.held.drain().map(|(_, arrival)| arrival).collect();
+        held.sort_by_key(|arrival| arrival.request.id);
+        held
     }
 
     /// Requests that are held back.
@@ -170,13 +227,4 @@ impl Routing {
 
 fn incoming(arrival: &Arrival, now: Nanos) -> Incoming<'_> {
     Incoming { request: &arrival.request, session: arrival.session.as_deref(), dp_rank: arrival.dp_rank, now }
-}
-
-/// How long a prefill takes alone, by the deployment's own timing.
-fn prefill_time(deployment: &Deployment) -> PrefillTime {
-    let timing = deployment.timing.clone();
-    Arc::new(move |new_tokens, before| {
-        let prefill = [Chunk { new_tokens, before }];
-        timing.pass_duration(&Shape { prefill: &prefill, decode: DecodeSet::default() })
-    })
 }

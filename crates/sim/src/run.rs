@@ -3,6 +3,8 @@
 //! A rank group is what has a clock of its own: a worker whose ranks step together is one, and so is each
 //! rank of another worker.
 
+mod elastic;
+
 use crate::agenda::Agenda;
 use crate::disaggregated::Disaggregated;
 use crate::error::SimError;
@@ -11,8 +13,9 @@ use crate::lane::{Lane, Sending};
 use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
-use crate::reporting::{outside_of_profile, report};
+use crate::reporting::{Ending, outside_of_profile, report};
 use crate::routing::Routing;
+use crate::steering::Steering;
 use crate::threads::{self, Hands};
 use std::sync::atomic::Ordering;
 use windtunnel_config::{Deployment, Experiment, Pace, Workload};
@@ -65,14 +68,19 @@ fn run_once<'a>(experiment: &'a Experiment, options: Options<'a>) -> Result<Repo
 /// and nobody may look at all of them at once.
 pub fn worker_threads(experiment: &Experiment, observed: bool, allowed: u32) -> u32 {
     let open = experiment.workload.pace == Pace::Arrivals && experiment.prefill.is_none();
-    let apart = experiment.deployment.router.needs().is_nothing();
+    let apart = experiment.deployment.router.needs().is_nothing() && !experiment.is_elastic();
     if open && apart && !observed { allowed.clamp(1, experiment.deployment.replicas.get()) } else { 1 }
 }
 
 struct Run<'a, L> {
+    experiment: &'a Experiment,
     deployment: &'a Deployment,
     /// By worker and rank.
     groups: Vec<Group<L>>,
+    groups_per_worker: usize,
+    group_options: GroupOptions,
+    /// Where workers come and go, or fail.
+    steering: Option<Box<Steering>>,
     routing: Routing,
     placer: Placer,
     observer: Observer<'a>,
@@ -99,20 +107,19 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         {
             return Err(SimError::EventBlocks { engine, router });
         }
-        let placer = Placer::new(deployment);
-        let ranks = ranks_per_group(deployment);
-        let groups: Vec<Group<L>> = (0..deployment.replicas.get())
-            .flat_map(|worker| {
-                (0..deployment.ranks.get()).step_by(ranks as usize).map(move |first| (worker, first))
-            })
-            .map(|(worker, first)| {
-                Group::new(Role::Aggregated, worker, first, ranks, deployment, &group_options)
-            })
-            .collect::<Result<_, ConfigError>>()?;
+        let (placer, collector) = (Placer::new(deployment), group_options.collector);
+        let mut groups = Vec::new();
+        for worker in 0..deployment.replicas.get() {
+            groups.extend(groups_of_worker(worker, deployment, &group_options)?);
+        }
         let threads = options.threads;
         let (observer, watch) = options.watchers();
         Ok(Run {
+            experiment,
             deployment,
+            groups_per_worker: (deployment.ranks.get() / ranks_per_group(deployment)) as usize,
+            group_options,
+            steering: Steering::new(experiment, collector),
             routing: Routing::new(deployment, groups.len()),
             groups,
             placer,
@@ -136,7 +143,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         }
         self.check_interrupt()?;
         let in_groups: u64 = self.groups.iter().map(|g| g.unfinished() as u64).sum();
-        let unfinished = in_groups + self.routing.held() as u64;
+        let unfinished = in_groups + self.routing.held() as u64 + self.waiting_for_workers();
         if unfinished > 0 && self.cutoff == Nanos::NEVER {
             let stuck = self.groups.iter().find_map(|g| Some((g.worker(), g.stuck()?)));
             if let Some((worker, (rank, requests))) = stuck {
@@ -150,7 +157,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         }
         // A run that was cut off lasted until then; any other one until its last pass or arrival.
         let end = match unfinished {
-            0 => self.groups.iter().map(Group::now).max().unwrap_or(Nanos::ZERO),
+            0 => self.groups.iter().map(Group::now).max().unwrap_or(Nanos::ZERO).max(self.last_change()),
             _ => self.cutoff,
         };
         self.observer.finish(&mut self.groups, end)?;
@@ -165,24 +172,28 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
             if now > self.cutoff {
                 break;
             }
-            self.observe_before(now)?;
+            self.watch_before(now)?;
             self.let_go_before(now)?;
+            self.make_ready(now);
             self.send(arrival, now)?;
             self.placed.clear();
         }
         let cutoff = self.cutoff;
-        while self.busy() {
-            let next = self.observer.next_instant();
+        while self.busy() || self.waiting_for_workers() > 0 {
+            let next = self.next_watch();
             if next == Nanos::NEVER || next > cutoff {
                 break;
             }
-            self.let_go_before(Nanos(next.0 + 1))?;
-            self.settle(next);
-            if !self.busy() && self.groups.iter().all(|g| g.now() < next) {
-                break;
+            self.let_go_before(next)?;
+            if self.routing.held() == 0 && self.waiting_for_workers() == 0 {
+                // Whatever is to happen at that instant, it does not if all has ended before.
+                self.groups.iter_mut().for_each(|group| group.run_until(next, false));
+                if !self.busy() && self.groups.iter().all(|g| g.now() < next) {
+                    break;
+                }
             }
-            self.observer.look(&mut self.groups, next)?;
-            self.check_interrupt()?;
+            self.settle_at(next)?;
+            self.look(next)?;
         }
         self.let_go_before(Nanos(cutoff.0.saturating_add(1)))?;
         for at in 0..self.groups.len() {
@@ -225,17 +236,26 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     /// A number of requests is kept in flight; the next is sent when one ends.
     fn closed_loop(&mut self, source: &mut Source, seats: u64) -> Result<(), SimError> {
         self.fill(source, seats, Nanos::ZERO)?;
-        while let Some((now, at)) = self.agenda.next(&self.groups) {
-            if now > self.cutoff {
-                break;
+        loop {
+            let due = self.agenda.next(&self.groups);
+            let (now, watch) = (due.map_or(Nanos::NEVER, |(instant, _)| instant), self.next_watch());
+            if watch < now && (due.is_some() || self.waiting_for_workers() > 0) {
+                if watch > self.cutoff {
+                    break;
+                }
+                self.settle_at(watch)?;
+                self.look(watch)?;
+                self.fill(source, 0, watch)?;
+                continue;
             }
-            self.observe_before(now)?;
+            let Some((_, at)) = due.filter(|_| now <= self.cutoff) else { break };
+            self.make_ready(now);
             let others = self.agenda.next_but(&self.groups, at);
             let mut ended_at = now;
             let mut due = vec![at];
             if others > now {
                 // Alone until another group does something, unless a request ends.
-                let horizon = others.min(self.cutoff).min(self.observer.next_instant());
+                let horizon = others.min(self.cutoff).min(watch);
                 self.groups[at].run_until(horizon, true);
                 ended_at = self.groups[at].now();
             }
@@ -245,6 +265,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
                 self.groups[group].run_until(ended_at, false);
             }
             due.iter().for_each(|&group| self.routing.note(&self.groups, group));
+            self.make_ready(ended_at);
             self.let_go(ended_at);
             let ended: u64 = due.iter().map(|&group| self.groups[group].take_ended()).sum();
             if ended == 0 && self.placed.is_empty() {
@@ -268,6 +289,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
                 seats += self.groups[group].take_ended();
                 self.agenda.note(&self.groups, group);
             }
+            seats += self.take_ended_by_change();
             if seats == 0 {
                 return Ok(());
             }
@@ -282,8 +304,13 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     /// Places a request on a rank, unless the router holds it back, after those that it lets go now.
     fn send(&mut self, arrival: Arrival, now: Nanos) -> Result<(), SimError> {
         self.let_go(now);
-        if let Some((arrival, choice)) = self.routing.route(&mut self.groups, arrival, now) {
-            self.place(arrival, choice, now);
+        match &mut self.steering {
+            None => self.route(arrival, now),
+            Some(steering) => {
+                steering.arrived(&arrival);
+                self.dispatch(arrival, now);
+                self.sort_out();
+            }
         }
         self.sent += 1;
         if self.sent.is_multiple_of(PROGRESS_STEP) {
@@ -292,14 +319,21 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         Ok(())
     }
 
+    fn route(&mut self, arrival: Arrival, now: Nanos) {
+        if let Some((arrival, choice)) = self.routing.route(&mut self.groups, arrival, now) {
+            self.place(arrival, choice, now);
+        }
+    }
+
     fn place(&mut self, mut arrival: Arrival, choice: Choice, now: Nanos) {
+        let retries = self.steering.as_mut().map_or(0, |steering| steering.sends(&arrival));
         let came = std::mem::replace(&mut arrival.request.arrival, now);
         arrival.dp_rank = arrival.dp_rank.or(choice.rank);
         let routing = choice.record.map(|record| windtunnel_report::Routing {
             overlap: record.overlap_tokens,
             best_overlap: record.best_overlap_tokens,
         });
-        let sending = Sending { arrival, came, routing };
+        let sending = Sending { arrival, came, routing, retries };
         let ignore_eos = self.deployment.ignore_eos;
         let at = send_to(&mut self.groups, &mut self.placer, ignore_eos, choice.worker, sending, now);
         self.routing.note(&self.groups, at);
@@ -336,25 +370,42 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         self.groups.iter().any(|g| g.next_instant() < Nanos::NEVER)
     }
 
-    /// Lets the observer look at all instants before `now`.
-    fn observe_before(&mut self, now: Nanos) -> Result<(), SimError> {
-        loop {
-            let instant = self.observer.next_instant();
-            if instant >= now {
-                return Ok(());
-            }
-            if self.open {
-                self.let_go_before(Nanos(instant.0 + 1))?;
-            }
-            self.settle(instant);
-            self.observer.look(&mut self.groups, instant)?;
-            self.check_interrupt()?;
-        }
+    /// The next instant at which all groups are to be looked at, or workers change.
+    fn next_watch(&self) -> Nanos {
+        self.observer.next_instant().min(self.next_change())
     }
 
-    /// Lets every group do all that it does up to and at `instant`.
-    fn settle(&mut self, instant: Nanos) {
+    /// Lets all instants before `now` have their looks.
+    fn watch_before(&mut self, now: Nanos) -> Result<(), SimError> {
+        while self.next_watch() < now {
+            let instant = self.next_watch();
+            self.settle_at(instant)?;
+            self.look(instant)?;
+            self.placed.clear();
+        }
+        Ok(())
+    }
+
+    /// Lets every group do all that it does up to and at `instant`, the next one at which all are looked at.
+    fn settle_at(&mut self, instant: Nanos) -> Result<(), SimError> {
+        if self.open {
+            if self.steering.is_some() {
+                self.let_go_before(instant)?;
+            }
+            self.make_ready(instant);
+            self.let_go_before(Nanos(instant.0 + 1))?;
+        } else {
+            self.make_ready(instant);
+        }
         self.groups.iter_mut().for_each(|group| group.settle(instant));
+        Ok(())
+    }
+
+    /// Looks at all groups, which have settled at `instant`, and lets workers change.
+    fn look(&mut self, instant: Nanos) -> Result<(), SimError> {
+        self.observer.look(&mut self.groups, instant)?;
+        self.act(instant)?;
+        self.check_interrupt()
     }
 
     fn tick(&mut self, now: Nanos) -> Result<(), SimError> {
@@ -366,11 +417,27 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         self.watch.check(&self.groups)
     }
 
-    fn report(self, unfinished: u64, end: Nanos) -> Report {
-        let outside = outside_of_profile(&self.groups);
-        let collectors = self.groups.into_iter().map(|g| g.into_collector(end));
-        report(self.deployment, collectors, unfinished, end, outside)
+    fn report(mut self, unfinished: u64, end: Nanos) -> Report {
+        let mut outside = outside_of_profile(&self.groups);
+        let fleet = self.take_fleet(end);
+        let past = self.steering.map(|steering| {
+            outside = [outside[0] | steering.outside[0], outside[1] | steering.outside[1]];
+            steering.past
+        });
+        let collectors = self.groups.into_iter().map(|g| g.into_collector(end)).chain(past);
+        report(self.experiment, collectors, Ending { unfinished, end, outside, fleet })
     }
+}
+
+/// The groups of a worker in which nothing has happened.
+fn groups_of_worker<L: Lanes>(
+    worker: u32,
+    deployment: &Deployment,
+    options: &GroupOptions,
+) -> Result<Vec<Group<L>>, ConfigError> {
+    let ranks = ranks_per_group(deployment);
+    let firsts = (0..deployment.ranks.get()).step_by(ranks as usize);
+    firsts.map(|first| Group::new(Role::Aggregated, worker, first, ranks, deployment, options)).collect()
 }
 
 /// Sends a request to `worker` at `now`, to which `groups`, among which are its groups, need not have come yet.

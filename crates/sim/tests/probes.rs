@@ -12,8 +12,7 @@
 //! | 35 | times equal; two counts differ, each with its rule |
 //! | 31 44 | SGLang; differ, each with the rule of the real engine |
 //! | 14 19 30 | refused here, with the rule: `what_aisimulate_takes_and_a_real_engine_would_not` |
-//! | 04 05 34 | prefill and decode apart, equal to the printed numbers: see `disaggregated.rs` |
-//! | 25 26 | the same of SGLang and TensorRT-LLM, not yet |
+//! | 04 05 25 26 34 | prefill and decode apart, equal to the printed numbers: see `disaggregated.rs` |
 //! | 17 39 | equal: `ranks_of_one_worker_wait_for_each_other` |
 //! | 22 32 | speculative decoding, not yet |
 

@@ -145,10 +145,6 @@ impl KvCacheQuantMode {
     }
 }
 
-fn yes() -> bool {
-    true
-}
-
 /// How the workers share the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -291,8 +287,11 @@ pub(crate) struct Workers {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Worker {
+    /// Name of the accelerators of the role, where they are others than engine.hardware. Prefill and decode only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<String>,
     /// From the decision to add a worker during the run to its readiness. The workers of the start are
-    /// ready at 0, and this version adds none.
+    /// ready at 0.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub startup_seconds: f64,
@@ -445,6 +444,14 @@ pub(crate) struct Scheduler {
     /// SGLang with policy priority only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_preemption_threshold: Option<PreemptionThreshold>,
+    /// Tokens that stay free for each request when room is made for another one; 512 if not given. SGLang's decode
+    /// workers only, under native semantics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_reserved_decode_tokens: Option<u32>,
+    /// Requests that may receive KV beyond the seats; twice the seats up to 32 of them, else 0, if not given. SGLang's
+    /// decode workers only, under native semantics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disaggregation_decode_extra_slots: Option<u32>,
     /// Who is admitted by the blocks that are left; guaranteed_no_evict if not given. TensorRT-LLM only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_policy: Option<CapacityPolicy>,
@@ -533,7 +540,7 @@ pub(crate) enum QueuePolicy {
 }
 
 /// The KV cache of one rank.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KvCache {
     /// Tokens of a block, which SGLang calls a page: 64 for vLLM, 1 for SGLang, 32 for TensorRT-LLM; under
@@ -541,9 +548,10 @@ pub(crate) struct KvCache {
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub block_size: Option<u32>,
-    /// Blocks of equal prefixes are shared.
-    #[serde(default = "yes")]
-    pub prefix_caching: bool,
+    /// Blocks of equal prefixes are shared: true, but false on SGLang's decode workers under engine.defaults native or
+    /// with several ranks, as the engine has it.
+    #[serde(default)]
+    pub prefix_caching: Option<bool>,
     /// KV bytes of one token, or auto. Kept for the report.
     #[serde(default)]
     pub bytes_per_token: BytesPerToken,
@@ -591,18 +599,6 @@ pub(crate) enum OffloadScope {
     /// Nobody: each rank has its own.
     #[default]
     DpRankLocal,
-}
-
-impl Default for KvCache {
-    fn default() -> KvCache {
-        KvCache {
-            block_size: None,
-            prefix_caching: true,
-            bytes_per_token: BytesPerToken::default(),
-            capacity: Capacity::default(),
-            host_offload: None,
-        }
-    }
 }
 
 /// KV bytes of one token.

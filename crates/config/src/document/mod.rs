@@ -5,6 +5,7 @@
 //! the descriptions that a person reads. What keys mean together is not known here (see `resolve`).
 
 mod engine;
+mod fleet;
 mod traffic;
 
 pub(crate) use engine::{
@@ -13,6 +14,7 @@ pub(crate) use engine::{
     PreemptionMode, PreemptionThreshold, QueuePolicy, RankPlacement, SchedulePolicy, Scheduler, Semantics,
     Timing, TimingType, TransferTiming, Worker,
 };
+pub(crate) use fleet::{Faults, OnCrash, Planner, PlannerPolicy, PlannerTarget, ScalingMetric};
 pub(crate) use traffic::{LoadType, SourceType, TraceFormat, Traffic};
 
 use schemars::JsonSchema;
@@ -33,7 +35,13 @@ pub(crate) struct Document {
     /// Who takes the next request.
     #[serde(default)]
     pub router: Router,
-    /// What a good request is.
+    /// How the number of workers changes during the run.
+    #[serde(default, skip_serializing_if = "Planner::is_off")]
+    pub planner: Planner,
+    /// What fails.
+    #[serde(default, skip_serializing_if = "Faults::is_none")]
+    pub faults: Faults,
+    /// What a good request is, and what serving costs.
     #[serde(default)]
     pub evaluation: Evaluation,
 }
@@ -44,6 +52,10 @@ pub(crate) struct Document {
 pub(crate) struct Router {
     /// How a worker is chosen.
     pub policy: RouterPolicy,
+    /// How a decode worker is chosen where prefill and decode have workers of their own, of the policies that look at
+    /// loads or at nothing; if not given the same as policy, if it is one of them, else least_requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_policy: Option<RouterPolicy>,
     /// Seed of what the policy draws, 42 if not given. Not of round_robin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
@@ -225,12 +237,16 @@ impl RouterPolicy {
     }
 }
 
-/// What a good request is.
+/// What a good request is, and what serving costs.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Evaluation {
     /// Bounds that make a request count as good: ttft_ms and itl_ms, or e2e_ms.
     pub sla: Sla,
+    /// What an hour of an accelerator costs, in any currency. Without it no cost is reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e12))]
+    pub price_per_gpu_hour: Option<f64>,
 }
 
 /// Bounds that make a request count as good.

@@ -36,7 +36,7 @@ pub(super) fn pass_model(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
             let (path, default) = match error {
                 OpenError::Version { .. } if version.is_some() => ("engine.backend_version", ""),
                 OpenError::Version { .. } => ("engine.backend", engine.name()),
-                OpenError::System(_) | OpenError::Pack(_) => ("engine.hardware", hardware),
+                OpenError::System(_) | OpenError::Pack(_) => (keys.hardware_path(), hardware),
             };
             let got = findings.shown(path, default);
             findings.problem(path, format!("got {got}; timing.type default: {error}"));

@@ -46,7 +46,7 @@ pub(super) fn blocks(
                 for (key, given) in [
                     ("gemm_quant_mode", keys.gemm_quant_mode.is_some()),
                     ("moe_quant_mode", keys.moe_quant_mode.is_some()),
-                    ("kvcache_quant_mode", keys.kvcache_quant_mode.is_some()),
+                    ("kvcache_quant_mode", keys.kvcache_quant_mode.is_some() && !keys.sizes_transfers),
                 ] {
                     let owner = "timing or capacity of type default";
                     findings.foreign(&format!("engine.{key}"), given, owner, "neither");
@@ -134,7 +134,7 @@ fn estimated(
                 "tensor" | "pipeline" => format!("{WORKER}.parallelism.{field}"),
                 "experts" => format!("{WORKER}.parallelism.moe_expert"),
                 "backend_version" => "engine.backend_version".into(),
-                "accelerator" => "engine.hardware".into(),
+                "accelerator" => keys.hardware_path().into(),
                 "memory_fraction" => format!("{KV_CACHE}.capacity.memory_fraction"),
                 _ => format!("{KV_CACHE}.{field}"),
             };

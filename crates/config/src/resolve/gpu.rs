@@ -11,9 +11,8 @@ pub(super) fn memory_gib(keys: &mut RoleKeys, needed: &str, findings: &mut Findi
     let known = Accelerator::named(&keys.hardware).map(|known| known.memory_gib());
     keys.gpu_memory_gib = keys.gpu_memory_gib.or(known);
     if keys.gpu_memory_gib.is_none() {
-        let why = format!(
-            "on which the native default of {needed} depends: give engine.gpu_memory_gib, or the key itself"
-        );
+        let memory = if keys.worker.hardware.is_some() { "" } else { "engine.gpu_memory_gib, or " };
+        let why = format!("on which the native default of {needed} depends: give {memory}the key itself");
         unknown(keys, &why, findings);
     }
     keys.gpu_memory_gib
@@ -35,14 +34,18 @@ pub(super) fn accelerator(keys: &RoleKeys, needed: &str, findings: &mut Findings
             given
         }
         (None, None) => {
-            unknown(keys, &format!("on which {needed} depends: give engine.gpu_memory_gib"), findings);
+            let instead = match keys.worker.hardware {
+                Some(_) => "give one that is known",
+                None => "give engine.gpu_memory_gib",
+            };
+            unknown(keys, &format!("on which {needed} depends: {instead}"), findings);
             None
         }
     }
 }
 
 fn unknown(keys: &RoleKeys, why: &str, findings: &mut Findings) {
-    let path = "engine.hardware";
+    let path = keys.hardware_path();
     let got = findings.shown(path, &keys.hardware);
     let names: Vec<&str> = Accelerator::names().collect();
     let message = format!("got {got}, of unknown memory, {why}; known are {}", names.join(", "));

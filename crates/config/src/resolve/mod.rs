@@ -6,6 +6,7 @@
 mod calibrated;
 mod capacity;
 mod engine;
+mod fleet;
 mod gpu;
 mod model;
 mod owners;
@@ -38,9 +39,23 @@ pub(crate) fn resolve(
     let workload = traffic::workload(&mut document.traffic, folder, &mut findings);
     let mut deployments = roles::deployments(&mut document.engine, folder, &mut findings);
     if let Some((deployment, prefill)) = &mut deployments {
-        router::resolve(&mut document.router, deployment, prefill.is_some(), &mut findings);
+        match prefill {
+            Some(prefill) => {
+                let roles = (&mut prefill.deployment, deployment);
+                router::resolve_roles(&mut document.router, roles, &mut findings);
+            }
+            None => router::resolve(&mut document.router, deployment, &mut findings),
+        }
     }
     let sla = sla(&document.evaluation.sla, &mut findings);
+    let (mut scaling, mut faults) = (None, None);
+    if let Some((deployment, prefill)) = &deployments {
+        let apart = prefill.is_some();
+        scaling = fleet::scaling(&mut document.planner, deployment, sla, apart, &mut findings);
+        let most = scaling.as_ref().map_or(deployment.replicas.get(), |scaling| scaling.most);
+        faults = fleet::faults(&mut document.faults, deployment, most, apart, &mut findings);
+    }
+    let price_per_gpu_hour = document.evaluation.price_per_gpu_hour;
     let effective = match serde_json::to_value(&document) {
         Ok(effective) => effective,
         Err(error) => {
@@ -49,9 +64,16 @@ pub(crate) fn resolve(
         }
     };
     match (workload, deployments) {
-        (Some(workload), Some((deployment, prefill))) if findings.problems.is_empty() => {
-            Ok(Experiment { deployment, prefill, workload, sla, effective })
-        }
+        (Some(workload), Some((deployment, prefill))) if findings.problems.is_empty() => Ok(Experiment {
+            deployment,
+            prefill,
+            workload,
+            sla,
+            scaling,
+            faults,
+            price_per_gpu_hour,
+            effective,
+        }),
         _ => Err(findings.problems),
     }
 }

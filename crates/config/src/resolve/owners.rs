@@ -33,6 +33,17 @@ pub(super) fn check(keys: &mut RoleKeys, findings: &mut Findings) {
         }
     }
     by_policy(scheduler, findings);
+    if backend == Backend::Sglang && (keys.role != "decode" || keys.semantics != Semantics::Native) {
+        let semantics = if keys.semantics == Semantics::Native { "native" } else { "aisimulate_0_13" };
+        let here = format!("workers.{} under {semantics}", keys.role);
+        for (key, given) in [
+            ("num_reserved_decode_tokens", scheduler.num_reserved_decode_tokens.is_some()),
+            ("disaggregation_decode_extra_slots", scheduler.disaggregation_decode_extra_slots.is_some()),
+        ] {
+            let owner = "workers.decode under engine.semantics native";
+            findings.foreign(&format!("{SCHEDULER}.{key}"), given, owner, &here);
+        }
+    }
     let path = "engine.gpu_memory_gib";
     let given = keys.gpu_memory_gib.is_some();
     if keys.worker.kv_cache.capacity.kind == CapacityType::Default {
@@ -72,7 +83,7 @@ fn drop_unused(scheduler: &mut Scheduler, backend: Backend) {
 }
 
 /// The keys that not every engine has: whether one is given, and who has it.
-fn owned(keys: &Scheduler) -> [(&'static str, bool, &'static [Backend]); 23] {
+fn owned(keys: &Scheduler) -> [(&'static str, bool, &'static [Backend]); 25] {
     const NOT_TRTLLM: &[Backend] = &[Backend::Vllm, Backend::Sglang];
     const NOT_VLLM: &[Backend] = &[Backend::Sglang, Backend::Trtllm];
     [
@@ -98,6 +109,8 @@ fn owned(keys: &Scheduler) -> [(&'static str, bool, &'static [Backend]); 23] {
         ("ignore_eos", keys.ignore_eos.is_some(), SGLANG),
         ("schedule_low_priority_values_first", keys.schedule_low_priority_values_first.is_some(), SGLANG),
         ("priority_preemption_threshold", keys.priority_preemption_threshold.is_some(), SGLANG),
+        ("num_reserved_decode_tokens", keys.num_reserved_decode_tokens.is_some(), SGLANG),
+        ("disaggregation_decode_extra_slots", keys.disaggregation_decode_extra_slots.is_some(), SGLANG),
         ("capacity_policy", keys.capacity_policy.is_some(), TRTLLM),
     ]
 }

@@ -4,8 +4,8 @@
 //! problem is told, `Findings` puts the role's own path instead.
 
 use crate::document::{
-    Backend, ContextLength, Defaults, Engine, GemmQuantMode, KvCacheQuantMode, MoeQuantMode, Semantics,
-    Worker,
+    Backend, BytesPerToken, ContextLength, Defaults, Engine, GemmQuantMode, KvCacheQuantMode, LinkSharing,
+    MoeQuantMode, Semantics, Worker,
 };
 use std::path::Path;
 use windtunnel_perf::models::{ModelDescription, Sharding};
@@ -25,6 +25,8 @@ pub(super) struct RoleKeys {
     pub semantics: Semantics,
     pub defaults: Defaults,
     pub gpu_memory_gib: Option<f64>,
+    /// The bytes of a token that is handed over are worked out from the model.
+    pub sizes_transfers: bool,
     pub worker: Worker,
 }
 
@@ -33,7 +35,7 @@ impl RoleKeys {
         RoleKeys {
             role,
             model: keys.model.clone(),
-            hardware: keys.hardware.clone(),
+            hardware: worker.hardware.clone().unwrap_or_else(|| keys.hardware.clone()),
             backend: keys.backend,
             backend_version: keys.backend_version.clone(),
             gemm_quant_mode: keys.gemm_quant_mode,
@@ -43,15 +45,28 @@ impl RoleKeys {
             enable_chunked_prefill: keys.enable_chunked_prefill,
             semantics: keys.semantics,
             defaults: keys.defaults,
-            gpu_memory_gib: keys.gpu_memory_gib,
+            sizes_transfers: keys.kv_transfer.as_ref().is_some_and(|transfer| {
+                let timed =
+                    transfer.bandwidth_gb_per_second.is_some() || transfer.links == LinkSharing::FairShare;
+                timed && matches!(transfer.bytes_per_token, BytesPerToken::Auto(_))
+            }),
+            // What is given is the memory of the common hardware.
+            gpu_memory_gib: if worker.hardware.is_some() { None } else { keys.gpu_memory_gib },
             worker,
         }
+    }
+
+    /// The path of the key that names its hardware.
+    pub(super) fn hardware_path(&self) -> &'static str {
+        if self.worker.hardware.is_some() { "engine.workers.aggregated.hardware" } else { "engine.hardware" }
     }
 
     /// The worker, filled in; what was filled in of the common keys goes back to them.
     pub(super) fn into_worker(self, keys: &mut Engine) -> Worker {
         keys.enable_chunked_prefill = self.enable_chunked_prefill;
-        keys.gpu_memory_gib = self.gpu_memory_gib;
+        if self.worker.hardware.is_none() {
+            keys.gpu_memory_gib = self.gpu_memory_gib;
+        }
         self.worker
     }
 }

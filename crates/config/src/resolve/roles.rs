@@ -2,11 +2,11 @@
 //! those.
 
 use super::Findings;
-use super::engine::{deployment, name};
+use super::engine::deployment;
 use super::role::{RoleKeys, token_bytes};
 use crate::document::{
-    Backend, BytesPerToken, Engine, KvTransfer as TransferKeys, LinkSharing as SharingKey, Mode,
-    TransferTiming, Worker,
+    BytesPerToken, Engine, KvTransfer as TransferKeys, LinkSharing as SharingKey, Mode, TransferTiming,
+    Worker,
 };
 use crate::experiment::{ChargedTokens, Deployment, KvTransfer, LinkSharing, Prefill};
 use std::path::Path;
@@ -23,20 +23,14 @@ pub(super) fn deployments(
     match keys.mode {
         Mode::Aggregated => {
             let worker = keys.workers.aggregated.take()?;
+            let given = worker.hardware.is_some();
+            let path = "engine.workers.aggregated.hardware";
+            findings.foreign(path, given, "engine.mode disaggregated (give engine.hardware)", "aggregated");
             let (worker, deployment) = role("aggregated", keys, worker, folder, findings);
             keys.workers.aggregated = Some(worker);
             Some((deployment?, None))
         }
         Mode::Disaggregated => {
-            if keys.backend != Backend::Vllm {
-                let message = format!(
-                    "got \"disaggregated\"; separate prefill and decode workers of backend {} are not supported yet; \
-                     those of vllm are",
-                    name(keys.backend)
-                );
-                findings.problem("engine.mode", message);
-                return None;
-            }
             let (prefill, decode) = (keys.workers.prefill.take()?, keys.workers.decode.take()?);
             let (prefill, first) = role("prefill", keys, prefill, folder, findings);
             let (decode, second) = role("decode", keys, decode, folder, findings);

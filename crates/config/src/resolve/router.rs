@@ -6,7 +6,7 @@ use crate::experiment::{Deployment, Semantics};
 use windtunnel_engine::{Nanos, RankConfig};
 use windtunnel_router::{
     CacheAwareSettings, Floor, KvRouterSettings, Policy, PrefixHashSettings, QueuePolicy, QueueSettings,
-    Scorer, ScorerKind,
+    Scorer, ScorerKind, Serves,
 };
 
 /// Seed of what a policy draws, where none is given.
@@ -17,18 +17,86 @@ const USUAL_BLOCK: u32 = 64;
 /// What a token budget of a pass counts as where an engine has none (dynamo-kv-router 1.6.1).
 const NO_BUDGET: u64 = 10_000_000;
 
-/// Makes the policy, fills in its defaults, and gives the time after which changes of a prefix cache are known.
-/// `apart`: prefill and decode have workers of their own.
-pub(super) fn resolve(keys: &mut Router, deployment: &mut Deployment, apart: bool, findings: &mut Findings) {
-    foreign_keys(keys, findings);
-    if apart && keys.policy != RouterPolicy::RoundRobin {
-        let message = format!(
-            "got \"{}\"; between separate prefill and decode workers only round_robin is supported yet",
-            keys.policy.name()
-        );
-        findings.problem("router.policy", message);
+/// The same for prefill and decode workers, each of which have a router of their own.
+pub(super) fn resolve_roles(
+    keys: &mut Router,
+    (prefill, decode): (&mut Deployment, &mut Deployment),
+    findings: &mut Findings,
+) {
+    let before = findings.problems.len();
+    if keys.queue_threshold.is_some() {
+        let path = "router.queue_threshold";
+        let got = findings.shown(path, "");
+        let message = format!("got {got}; before separate prefill workers no request is held back");
+        findings.problem(path, message);
+    }
+    let decode_policy = decode_policy(keys, prefill.semantics, findings);
+    policy_of(keys, prefill, findings);
+    if let Policy::KvRouter(settings) = &mut prefill.router {
+        settings.serves = Serves::Prompts;
+    }
+    if findings.problems.len() > before {
         return;
     }
+    // Another stream of draws than that of the prefill workers.
+    let seed = keys.seed.unwrap_or(SEED).wrapping_add(1);
+    decode.router = match decode_policy {
+        RouterPolicy::Random => Policy::Random { seed },
+        RouterPolicy::LeastRequests => Policy::LeastRequests { seed },
+        RouterPolicy::LeastKv => Policy::LeastKv { seed },
+        RouterPolicy::PowerOfTwo => Policy::PowerOfTwo { seed },
+        RouterPolicy::Session => Policy::Session { seed },
+        RouterPolicy::KvRouter => Policy::KvRouter(KvRouterSettings {
+            block_size: decode.engine.block_size(),
+            decode_active_request_weight: keys.decode_active_request_weight.unwrap_or(0.0),
+            temperature: keys.temperature.unwrap_or(0.0),
+            serves: Serves::Outputs,
+            seed,
+            ..KvRouterSettings::default()
+        }),
+        _ => Policy::RoundRobin,
+    };
+}
+
+/// The policy for decode workers: one that need not know their caches.
+fn decode_policy(keys: &mut Router, semantics: Semantics, findings: &mut Findings) -> RouterPolicy {
+    use RouterPolicy::{CacheAware, KvRouter, PrefixHash, Scorers};
+    let looks_at_prompts = |policy| matches!(policy, PrefixHash | CacheAware | Scorers);
+    let usual = if looks_at_prompts(keys.policy) { RouterPolicy::LeastRequests } else { keys.policy };
+    let policy = *keys.decode_policy.get_or_insert(usual);
+    let path = "router.decode_policy";
+    if looks_at_prompts(policy) {
+        let message = format!(
+            "got \"{}\"; decode workers take prompts from others: allowed is a policy that looks at loads or at nothing",
+            policy.name()
+        );
+        findings.problem(path, message);
+    } else if policy == KvRouter && keys.policy != KvRouter {
+        let message = format!(
+            "got \"kv_router\"; that goes with router.policy kv_router, and here is {}",
+            keys.policy.name()
+        );
+        findings.problem(path, message);
+    } else if semantics == Semantics::Aisimulate013 && policy != usual {
+        let message = format!(
+            "got \"{}\"; under engine.semantics aisimulate_0_13 it is that of router.policy: allowed is {}",
+            policy.name(),
+            usual.name()
+        );
+        findings.problem(path, message);
+    }
+    policy
+}
+
+/// Makes the policy, fills in its defaults, and gives the time after which changes of a prefix cache are known.
+pub(super) fn resolve(keys: &mut Router, deployment: &mut Deployment, findings: &mut Findings) {
+    let given = keys.decode_policy.is_some();
+    findings.foreign("router.decode_policy", given, "engine.mode disaggregated", "aggregated");
+    policy_of(keys, deployment, findings);
+}
+
+fn policy_of(keys: &mut Router, deployment: &mut Deployment, findings: &mut Findings) {
+    foreign_keys(keys, findings);
     if keys.policy != RouterPolicy::KvRouter {
         keys.prefill_load_model = None;
     }
@@ -176,6 +244,7 @@ fn kv_router(
         temperature: *keys.temperature.get_or_insert(0.0),
         expects_prefill_times: model != PrefillLoadModel::NONE,
         queue: queue(keys, deployment, findings),
+        serves: Serves::Whole,
         seed,
     })
 }

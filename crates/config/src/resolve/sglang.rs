@@ -11,7 +11,7 @@ use crate::document::{
 };
 use crate::experiment::Semantics;
 use std::path::Path;
-use windtunnel_engine::sglang::{Config, Policy, Priority};
+use windtunnel_engine::sglang::{Config, Disaggregation, HandOffRules, Policy, Priority};
 
 /// SGLang's fields that have another name here, and their paths.
 const NAMES: &[(&str, &str)] = &[
@@ -36,6 +36,8 @@ pub(super) fn rank(
     let max_total_tokens = blocks.as_ref().and_then(|blocks| pool(blocks.number, page_size, findings));
     let seats = max_total_tokens.and_then(|tokens| seats(keys, tokens, semantics, findings));
     let ranks = keys.worker.parallelism.attention_data;
+    let radix_cache = radix_cache(keys, semantics, findings);
+    let disaggregation = disaggregation(keys, semantics, seats);
     let scheduler = &mut keys.worker.scheduler;
     let overlap = ahead(&mut scheduler.overlap, "overlap", semantics, findings);
     let conservativeness = *scheduler.schedule_conservativeness.get_or_insert(1.0);
@@ -55,9 +57,14 @@ pub(super) fn rank(
         // arg_groups/parallel_hook.py: attention data parallelism scales it once, whatever its degree.
         schedule_conservativeness: if ranks > 1 { conservativeness * 0.3 } else { conservativeness },
         clip_max_new_tokens: *scheduler.clip_max_new_tokens.get_or_insert(4096),
-        radix_cache: keys.worker.kv_cache.prefix_caching,
+        radix_cache,
         overlap,
         prefill_decode_interval: *scheduler.prefill_decode_interval.get_or_insert(0),
+        disaggregation,
+        hand_off_rules: match (disaggregation, semantics) {
+            (Disaggregation::Off, _) | (_, Semantics::Native) => HandOffRules::InTurns,
+            (_, Semantics::Aisimulate013) => HandOffRules::AtOnce,
+        },
         ..Config::new(max_total_tokens, page_size, context_length(keys.context_length))
     };
     scheduler.ignore_eos.get_or_insert(false);
@@ -67,6 +74,39 @@ pub(super) fn rank(
             refuse(NAMES, &error, findings);
             None
         }
+    }
+}
+
+/// Whether prefixes are kept. On workers that decode for others the engine does so only where it is told to
+/// (`--disaggregation-decode-enable-radix-cache`), and not with several ranks
+/// (arg_groups/pd_disaggregation_hook.py).
+fn radix_cache(keys: &mut RoleKeys, semantics: Semantics, findings: &mut Findings) -> bool {
+    let ranks = keys.worker.parallelism.attention_data;
+    let decodes = keys.role == "decode" && semantics == Semantics::Native;
+    if decodes && ranks > 1 && keys.worker.kv_cache.prefix_caching == Some(true) {
+        let message = format!(
+            "got true; decode workers of SGLang with several ranks (attention_data {ranks}) keep no prefixes: allowed is false"
+        );
+        findings.problem(&format!("{KV_CACHE}.prefix_caching"), message);
+    }
+    let own = !(decodes && (keys.defaults == Defaults::Native || ranks > 1));
+    *keys.worker.kv_cache.prefix_caching.get_or_insert(own)
+}
+
+/// Which part of its requests a worker serves.
+fn disaggregation(keys: &mut RoleKeys, semantics: Semantics, seats: Option<u32>) -> Disaggregation {
+    let scheduler = &mut keys.worker.scheduler;
+    match (keys.role, semantics) {
+        ("prefill", _) => Disaggregation::Prefill,
+        ("decode", Semantics::Native) => {
+            let usual = seats.map_or(0, Disaggregation::usual_extra_slots);
+            Disaggregation::Decode {
+                reserved_tokens: *scheduler.num_reserved_decode_tokens.get_or_insert(512),
+                extra_slots: *scheduler.disaggregation_decode_extra_slots.get_or_insert(usual),
+            }
+        }
+        ("decode", Semantics::Aisimulate013) => Disaggregation::Decode { reserved_tokens: 0, extra_slots: 0 },
+        _ => Disaggregation::Off,
     }
 }
 
@@ -191,6 +231,8 @@ fn seats(keys: &mut RoleKeys, tokens: u32, semantics: Semantics, findings: &mut 
     };
     let wanted = match (keys.worker.scheduler.max_sequences, keys.defaults) {
         (Some(seats), _) => seats,
+        // Prefill workers of AISimulate take one prompt at a time.
+        (None, Defaults::Aisimulate) if keys.role == "prefill" => 1,
         (None, Defaults::Aisimulate) => 256,
         (None, Defaults::Native) => match keys.context_length {
             ContextLength::Tokens(length) => {

@@ -7,7 +7,7 @@ use super::role::RoleKeys;
 use crate::document::{CapacityPolicy as CapacityKey, Defaults, QueuePolicy};
 use crate::experiment::Semantics;
 use std::path::Path;
-use windtunnel_engine::trtllm::{CapacityPolicy, Config, FullHit};
+use windtunnel_engine::trtllm::{CapacityPolicy, Config, FirstToken, FullHit};
 
 /// TensorRT-LLM's fields that have another name here, and their paths.
 const NAMES: &[(&str, &str)] = &[
@@ -32,12 +32,17 @@ pub(super) fn rank(
     let scheduler = &mut keys.worker.scheduler;
     let limits = Limits {
         max_batched_tokens: *scheduler.max_batched_tokens.get_or_insert(8192),
-        max_sequences: *scheduler.max_sequences.get_or_insert(if native { 2048 } else { 256 }),
+        max_sequences: *scheduler.max_sequences.get_or_insert(match (native, keys.role) {
+            (true, _) => 2048,
+            // Prefill workers of AISimulate take one prompt at a time.
+            (false, "prefill") => 1,
+            (false, _) => 256,
+        }),
     };
     let blocks = capacity::blocks(keys, &limits, folder, semantics, findings)?;
-    let cache = &keys.worker.kv_cache;
+    let cache = &mut keys.worker.kv_cache;
     let block_size = cache.block_size?;
-    let prefix_reuse = cache.prefix_caching;
+    let prefix_reuse = *cache.prefix_caching.get_or_insert(true);
     let chunked_context = *keys.enable_chunked_prefill.get_or_insert(!native);
     let scheduler = &mut keys.worker.scheduler;
     scheduler.policy.get_or_insert(QueuePolicy::Fcfs);
@@ -58,12 +63,22 @@ pub(super) fn rank(
         partial_reuse: !reference,
         beneficial_to_skip: !reference,
         full_hit: if reference { FullHit::Reference } else { FullHit::Recompute },
+        first_token: if reference && keys.role != "aggregated" {
+            FirstToken::Decode
+        } else {
+            FirstToken::Prefill
+        },
         clamp_output_to_pool: reference,
         ..Config::new(blocks.number, block_size, context_length(keys.context_length))
     };
     if capacity == CapacityKey::MaxUtilization && reference {
         let message =
             "got \"max_utilization\"; engine.semantics aisimulate_0_13 knows guaranteed_no_evict only";
+        findings.problem(&format!("{SCHEDULER}.capacity_policy"), message);
+    }
+    if capacity == CapacityKey::MaxUtilization && keys.role != "aggregated" {
+        let message =
+            "got \"max_utilization\"; separate prefill and decode workers know guaranteed_no_evict only";
         findings.problem(&format!("{SCHEDULER}.capacity_policy"), message);
     }
     match config.validate() {

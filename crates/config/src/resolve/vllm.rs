@@ -35,7 +35,7 @@ pub(super) fn rank(
         capacity::blocks(keys, &limits, folder, semantics, findings)
     });
     let several = keys.worker.parallelism.attention_data > 1;
-    let cache = &keys.worker.kv_cache;
+    let cache = &mut keys.worker.kv_cache;
     let scheduler = &mut keys.worker.scheduler;
     let interval = *scheduler.prefill_schedule_interval.get_or_insert(1);
     if semantics == Semantics::Aisimulate013 && interval != 1 && !several {
@@ -53,7 +53,7 @@ pub(super) fn rank(
     // not overflow.
     let null_block = if semantics == Semantics::Aisimulate013 { 1 } else { 0 };
     let config = Config {
-        prefix_caching: cache.prefix_caching,
+        prefix_caching: *cache.prefix_caching.get_or_insert(true),
         chunked_prefill,
         max_num_batched_tokens,
         max_num_seqs,

@@ -8,6 +8,13 @@ pub struct Case {
     pub trace: Option<String>,
 }
 
+impl Case {
+    /// The same with overrides.
+    fn with(self, overrides: &[&'static str]) -> Case {
+        Case { overrides: overrides.to_vec(), ..self }
+    }
+}
+
 const GOOD: &str = "\
 traffic:
   source: {type: synthetic, input_tokens: 100, output_tokens: 10}
@@ -47,6 +54,13 @@ fn add(name: &'static str, after: &str, more: &str) -> Case {
 
 fn set(name: &'static str, overrides: &[&'static str]) -> Case {
     Case { name, config: GOOD.into(), overrides: overrides.to_vec(), trace: None }
+}
+
+/// Prefill and decode on workers of their own.
+fn apart(name: &'static str, router: &'static str) -> Case {
+    let prefill = "prefill: {kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 4096}}, timing: {type: polynomial}}";
+    let roles = format!("  mode: disaggregated\n  workers:\n    {prefill}\n    decode:");
+    edit(name, "  workers:\n    aggregated:", &roles).with(&[router])
 }
 
 /// Another traffic section.
@@ -183,10 +197,36 @@ fn not_yet() -> Vec<Case> {
         edit("not yet: disaggregated roles", "    aggregated:", "    prefill: {}\n    decode:"),
         add("not yet: afd", engine, "  mode: afd\n"),
         edit(
-            "not yet: trtllm disaggregated",
+            "trtllm: separate workers never pause",
             "  backend: vllm\n  workers:\n    aggregated:",
-            "  backend: trtllm\n  mode: disaggregated\n  workers:\n    prefill: {}\n    decode:",
-        ),
+            "  backend: trtllm\n  mode: disaggregated\n  workers:\n    prefill: {kv_cache: {capacity: {type: fixed, \
+             blocks: 4096}}, timing: {type: polynomial}}\n    decode:",
+        )
+        .with(&["engine.workers.decode.scheduler={capacity_policy: max_utilization}", "engine.context_length=4096"]),
+        edit(
+            "sglang: keys of decode workers elsewhere",
+            "  backend: vllm\n",
+            "  backend: sglang\n  defaults: aisimulate\n",
+        )
+        .with(&[
+            "engine.workers.aggregated.scheduler={num_reserved_decode_tokens: 64, \
+             disaggregation_decode_extra_slots: 2}",
+        ]),
+        apart("router: decode workers do not look at prompts", "router={policy: cache_aware, decode_policy: prefix_hash}"),
+        apart("router: kv_router for decode alone", "router={policy: random, decode_policy: kv_router}"),
+        apart("router: nobody is held back before prefill workers", "router={policy: kv_router, queue_threshold: 2}"),
+        set("router: a decode policy without decode workers", &["router={policy: random, decode_policy: random}"]),
+        edit(
+            "sglang: several decode ranks keep no prefixes",
+            "  backend: vllm\n  workers:\n    aggregated:",
+            "  backend: sglang\n  mode: disaggregated\n  workers:\n    prefill: {kv_cache: {capacity: {type: fixed, \
+             blocks: 4096}}, timing: {type: polynomial}}\n    decode:",
+        )
+        .with(&[
+            "engine.workers.decode.scheduler={}",
+            "engine.workers.decode.parallelism.attention_data=2",
+            "engine.workers.decode.kv_cache.prefix_caching=true",
+        ]),
         add("not yet: kv transfer", engine, "  kv_transfer: {}\n"),
         add("not yet: speculation", engine, "  speculation: {kind: ngram, num_speculative_tokens: 3}\n"),
         add("not yet: nextn", engine, "  nextn: 1\n"),
@@ -211,7 +251,14 @@ fn not_yet() -> Vec<Case> {
         edit("timing: a file for fixed times", "decode_ms: 2", "decode_ms: 2, path: profile.json"),
         edit("timing: times for a profile", "type: fixed, prefill", "type: profile, path: p.json, prefill"),
         set("not yet: estimator", &["engine.workers.aggregated.timing.estimator_config={}"]),
-        set("not yet: role hardware", &["engine.workers.aggregated.hardware=h200"]),
+        set("role hardware without roles", &["engine.workers.aggregated.hardware=h200"]),
+        edit(
+            "role hardware of unknown memory",
+            "  backend: vllm\n  workers:\n    aggregated:",
+            "  backend: vllm\n  mode: disaggregated\n  defaults: native\n  gpu_memory_gib: 80\n  workers:\n    prefill: \
+             {kv_cache: {capacity: {type: fixed, blocks: 4096}}, timing: {type: polynomial}}\n    decode:",
+        )
+        .with(&["engine.workers.decode.hardware=h201", "engine.workers.decode.scheduler={}"]),
         set("value: router policy", &["router.policy=least_loaded"]),
         set("value: negative router seed", &["router={policy: random, seed: -1}"]),
         set("key: misspelt router key", &["router={policy: random, sed: 1}"]),
@@ -240,7 +287,70 @@ fn not_yet() -> Vec<Case> {
         set("value: scorer without weight", &["router={policy: scorers, scorers: [{type: queue}]}"]),
         set("value: cache threshold", &["router={policy: cache_aware, cache_threshold: 1.5}"]),
         set("key: queue policy alone", &["router={policy: kv_router, queue_policy: lcfs}"]),
-        set("not yet: planner", &["planner={policy: enabled, target: sla}"]),
+        set("planner: sla without bounds and predictor", &["planner={policy: enabled, target: sla}"]),
+        set("planner: hpa needs", &["planner={policy: hpa}"]),
+        set(
+            "planner: a bound below the start",
+            &["planner={policy: hpa, metric: waiting, target_value: 1, max_workers: 1}"],
+        ),
+        set(
+            "planner: another policy's keys",
+            &["planner={policy: disabled, max_num_gpus: 4, metric: waiting}"],
+        ),
+        set(
+            "planner: hpa with keys of Dynamo's",
+            &[
+                "planner={policy: hpa, metric: waiting, target_value: 1, max_workers: 4, target: sla, max_num_gpus: 4}",
+            ],
+        ),
+        set(
+            "planner: nothing to scale by",
+            &["planner={policy: enabled, target: latency, enable_throughput_scaling: false}"],
+        ),
+        set(
+            "planner: throughput scaling without sla",
+            &["planner={policy: enabled, target: latency, load_predictor: constant}"],
+        ),
+        set(
+            "planner: looks as long as plans",
+            &[
+                "planner={policy: enabled, target: sla, enable_load_scaling: true, load_predictor: constant, \
+             load_adjustment_interval_seconds: 180}",
+                "evaluation.sla={ttft_ms: 100, itl_ms: 10}",
+            ],
+        ),
+        set(
+            "planner: no metric of that name",
+            &["planner={policy: hpa, metric: cpu, target_value: 1, max_workers: 4}"],
+        ),
+        set("not yet: planner target load", &["planner.target=load"]),
+        set("not yet: planner arima", &["planner.load_predictor=arima"]),
+        set("not yet: planner regression", &["planner.max_num_fpm_samples=32"]),
+        set("not yet: planner kalman", &["planner.kalman_r=3"]),
+        set("not yet: planner of roles", &["planner.prefill_min_workers=2"]),
+        set("faults: no such worker", &["faults.crashes=[{worker: 2, at_seconds: 1}]"]),
+        set("faults: no list", &["faults.crashes=5"]),
+        set("faults: a key of a crash", &["faults.crashes=[{worker: 0, at_seconds: 1, after: 3}]"]),
+        set("faults: a crash without a time", &["faults.crashes=[{worker: 0}]"]),
+        set("faults: a policy without a crash", &["faults.on_crash=fail"]),
+        set(
+            "faults: retries of those that fail",
+            &["faults={on_crash: fail, max_retries: 2, crashes: [{worker: 0, at_seconds: 1}]}"],
+        ),
+        set(
+            "faults: slow until before",
+            &["faults.slow_workers=[{worker: 0, from_seconds: 5, to_seconds: 5, factor: 2}]"],
+        ),
+        set(
+            "faults: slow twice",
+            &[
+                "faults.slow_workers=[{worker: 0, from_seconds: 5, factor: 2}, {worker: 0, from_seconds: 9, factor: 3}]",
+            ],
+        ),
+        set("faults: lost events that nobody hears", &["faults.kv_event_loss={rate: 0.1}"]),
+        set("faults: more than all events", &["faults.kv_event_loss={rate: 1.5}", "router.policy=kv_router"]),
+        set("faults: a rate of nothing", &["faults.crash_rate={per_worker_hour: 0, restart_seconds: 1}"]),
+        set("value: price", &["evaluation.price_per_gpu_hour=-1"]),
         set("not yet: recommend", &["optimization={target: throughput}", "optimizer={}"]),
         set("not yet: images", &["traffic.source.images={height: 8, width: 8}"]),
         set("not yet: sessions", &["traffic.source.type=synthetic-session", "traffic.stop.sessions=9"]),

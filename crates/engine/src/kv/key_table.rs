@@ -167,6 +167,31 @@ impl Paged {
         self.remove_if(value, block);
     }
 
+    /// Changes every entry that there is. Tells how many are no more.
+    fn update_all(&mut self, change: &mut impl FnMut(u32) -> u32) -> u32 {
+        let mut update = |page: &mut Page| {
+            let before = page.live;
+            for entry in page.first.iter_mut().filter(|entry| **entry != NIL) {
+                *entry = change(*entry);
+                page.live -= u32::from(*entry == NIL);
+            }
+            before - page.live
+        };
+        let mut gone = 0;
+        for page in self.near.iter_mut() {
+            let Some(entries) = page else { continue };
+            gone += update(entries);
+            if entries.live == 0 {
+                *page = None;
+            }
+        }
+        self.far.retain(|_, entries| {
+            gone += update(entries);
+            entries.live > 0
+        });
+        gone
+    }
+
     fn drop_page(&mut self, page: u64) {
         let empty = match page < NEAR_PAGES {
             true => self.near[page as usize].take(),
@@ -240,6 +265,19 @@ impl KeyTable {
                 paged.drop_page(number);
             }
         }
+    }
+
+    /// Changes every number that there is: `change` says what is to be there instead, [`NIL`](Self::NIL) for nothing.
+    pub fn update_all(&mut self, mut change: impl FnMut(u32) -> u32) {
+        for paged in [&mut self.prefix, &mut self.private] {
+            self.len -= paged.update_all(&mut change);
+        }
+        let before = self.hashed.len();
+        self.hashed.retain(|_, number| {
+            *number = change(*number);
+            *number != NIL
+        });
+        self.len -= (before - self.hashed.len()) as u32;
     }
 
     /// Gives `take` what is under the keys of a run, in order and in pieces, until it says false or a key has

@@ -2,6 +2,7 @@
 //! (managers/scheduler_components/batch_result_processor.py, version 0.5.23).
 
 use super::batch::Member;
+use super::config::Disaggregation;
 use super::rank::Rank;
 use super::sequence::State;
 use crate::pass::{Outcome, Slot, Token};
@@ -33,6 +34,9 @@ impl Rank {
             }
         }
         self.flight.recycle(pass);
+        if self.sends_in_turns() {
+            self.let_go_of_sent();
+        }
         &self.outcome
     }
 
@@ -57,6 +61,7 @@ impl Rank {
             return;
         }
         s.outputs += 1;
+        let hands_over = self.config.disaggregation == Disaggregation::Prefill && !s.to_finish;
         let ordinal = self.outputs_of(slot);
         let s = &self.sequences[slot as usize];
         let reason = if s.to_finish {
@@ -70,6 +75,11 @@ impl Rank {
         };
         self.outcome.tokens.push(Token { slot: Slot(slot), ordinal });
         match reason {
+            // Here ends every request with the first token.
+            _ if hands_over => {
+                self.leave_batch(slot);
+                self.hold(member);
+            }
             Some(reason) => self.finish(slot, reason),
             None => {
                 if let Some(end) = member.extend_end {
@@ -80,6 +90,15 @@ impl Rank {
     }
 
     fn finish(&mut self, slot: u32, reason: FinishReason) {
+        self.leave_batch(slot);
+        let s = &self.sequences[slot as usize];
+        // A slot may be scheduled for a token behind the last one.
+        self.release(slot, Some(s.committed.min(s.known())));
+        self.end(slot, reason);
+    }
+
+    /// A request ends, and is in no batch any more.
+    fn leave_batch(&mut self, slot: u32) {
         match self.sequences[slot as usize].state {
             State::Prefilling => {
                 self.last.extended.retain(|&other| other != slot);
@@ -95,12 +114,13 @@ impl Rank {
                 self.leave_running(slot);
                 self.someone_ended = true;
                 self.someone_left = true;
+                if self.receives() {
+                    let s = &self.sequences[slot as usize];
+                    self.hand_offs.lingering.push((s.prompt, s.outputs, s.max_new));
+                }
             }
             State::Draining | State::Waiting | State::Vacant => {}
+            State::Bootstrapping | State::Sending | State::Preallocating | State::Receiving => {}
         }
-        let s = &self.sequences[slot as usize];
-        // A slot may be scheduled for a token behind the last one.
-        self.release(slot, Some(s.committed.min(s.known())));
-        self.end(slot, reason);
     }
 }

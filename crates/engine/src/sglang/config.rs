@@ -47,6 +47,40 @@ pub struct Priority {
     pub preemption_threshold: Option<i32>,
 }
 
+/// Which part of its requests a rank serves (`--disaggregation-mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Disaggregation {
+    /// All of it.
+    #[default]
+    Off,
+    /// The prompts; what follows is served by ranks that receive their KV.
+    Prefill,
+    /// What follows the prompt. Its KV comes from a rank that serves prompts.
+    Decode {
+        /// `--num-reserved-decode-tokens`: tokens that stay free for each request when room is made for another one.
+        reserved_tokens: u32,
+        /// `--disaggregation-decode-extra-slots`: requests that may receive KV beyond the seats.
+        extra_slots: u32,
+    },
+}
+
+impl Disaggregation {
+    /// Requests that may receive KV beyond `seats`, where nothing else is said (arg_groups/pd_disaggregation_hook.py).
+    pub fn usual_extra_slots(seats: u32) -> u32 {
+        if seats <= 32 { 2 * seats } else { 0 }
+    }
+}
+
+/// When the two sides of a hand-off hear of each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandOffRules {
+    /// In their turns, as the engine does. The first token is that of the prompt's side, and streams from the other.
+    #[default]
+    InTurns,
+    /// At once, as in AISimulate 0.13: room is made for the prompt alone, and the receiving side gives all tokens.
+    AtOnce,
+}
+
 /// Settings of one rank. Field names are SGLang 0.5.23's (server_args.py).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -87,6 +121,10 @@ pub struct Config {
     pub prefill_decode_interval: u32,
     /// where at least this many requests are running.
     pub prefill_decode_interval_min_bs: u32,
+    /// Which part of its requests it serves.
+    pub disaggregation: Disaggregation,
+    /// How it hands them over.
+    pub hand_off_rules: HandOffRules,
     /// Refuse a request that cannot be served. The engine's scheduler takes it: one with a prompt that is too
     /// long for context or pool runs as a single token and is aborted; one that not even an empty pool
     /// admits waits for ever with all behind it.
@@ -120,6 +158,8 @@ impl Config {
             overlap: true,
             prefill_decode_interval: 0,
             prefill_decode_interval_min_bs: 0,
+            disaggregation: Disaggregation::Off,
+            hand_off_rules: HandOffRules::InTurns,
             refuse_unservable: true,
             kv_events: KvEventScope::Off,
             kv_event_tokens: page_size,

@@ -60,7 +60,8 @@ impl Rank {
     /// (`_reqs_finishing_inflight`). True if there was one.
     fn drain_finishing(&mut self) -> bool {
         self.detach_due();
-        if self.visited == 0 || !self.config.overlap {
+        // The loop of a rank that receives KV does not know of it, and schedules one token behind the last one.
+        if self.visited == 0 || !self.config.overlap || (self.receives() && !self.hands_over_at_once()) {
             return false;
         }
         let finishes = |slot: &u32| {
@@ -173,12 +174,13 @@ impl Rank {
             self.fault.get_or_insert("Decode out of memory");
         }
         self.scheduled.decode = self.decoders.members;
+        let ahead = self.token_ahead();
         if self.visited > 0 {
             for &slot in &self.running {
                 let s = &mut self.sequences[slot as usize];
                 if s.state == State::Running {
                     s.committed += 1;
-                    self.scheduled.decode.add(s.committed);
+                    self.scheduled.decode.add(s.committed - ahead);
                 }
             }
         }

@@ -51,6 +51,7 @@ impl Rank {
         }
         s.committed = 0;
         s.protected_len = 0;
+        self.rows -= 1;
     }
 
     /// Takes a running request's memory away and lets it forget its progress (`release_req`);

@@ -20,6 +20,12 @@ impl Rank {
         }
     }
 
+    /// By AISimulate's rules a rank that receives KV computes the last token that it knows, but takes the slot of the
+    /// next one: its contexts are that much shorter than what it holds.
+    pub(super) fn token_ahead(&self) -> u32 {
+        u32::from(self.receives() && self.hands_over_at_once())
+    }
+
     /// Slots of the KV cache that it has.
     pub(super) fn committed(&self, slot: u32) -> u32 {
         self.sequences[slot as usize].committed + self.implied(slot).0 as u32
@@ -45,7 +51,8 @@ impl Rank {
         let (joined, committed) = (s.joined, s.committed);
         let member = Member { slot, serial: s.serial, ticket: s.ticket, extend_end: None };
         self.visited += 1;
-        self.decoders.members.remove(committed + 1);
+        let context = committed + 1 - self.token_ahead();
+        self.decoders.members.remove(context);
         self.starts.remove(self.decoders.scheduled, committed);
         for pass in self.flight.iter_mut().filter(|pass| pass.decode_number > joined) {
             pass.uniform -= 1;
@@ -61,7 +68,8 @@ impl Rank {
         let joined = self.decoders.scheduled;
         let s = &mut self.sequences[slot as usize];
         let end = s.max_new.min(s.stop_after.unwrap_or(u32::MAX));
-        if s.to_finish || s.planned >= end {
+        // The second token is told by name.
+        if s.to_finish || s.planned >= end || s.planned < 2 {
             return;
         }
         s.state = State::Attached;
@@ -69,7 +77,8 @@ impl Rank {
         let due = joined + u64::from(end - s.planned);
         let (committed, ticket, serial) = (s.committed, s.ticket, s.serial);
         self.visited -= 1;
-        self.decoders.members.add(committed + 1);
+        let context = committed + 1 - self.token_ahead();
+        self.decoders.members.add(context);
         self.starts.add(joined, committed);
         self.decoders.remind((due, ticket, slot, serial));
     }

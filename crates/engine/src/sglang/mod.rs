@@ -11,6 +11,7 @@ mod batch;
 mod complete;
 mod config;
 mod decode;
+mod hand_off;
 mod kv;
 mod membership;
 mod page_starts;
@@ -19,13 +20,14 @@ mod priority;
 mod queue;
 mod rank;
 mod ratio;
+mod receive;
 mod schedule;
 mod sequence;
 mod shuffle;
 mod steady;
 mod view;
 
-pub use config::{Config, Policy, Priority};
+pub use config::{Config, Disaggregation, HandOffRules, Policy, Priority};
 pub use rank::Rank;
 pub use view::{Mode, Retraction};
 

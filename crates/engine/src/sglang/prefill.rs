@@ -4,6 +4,7 @@
 //! Budgets are floating-point numbers where the engine's are: the reserved share of running requests'
 //! outputs is a fraction.
 
+use super::config::{Disaggregation, HandOffRules};
 use super::kv::evict_for;
 use super::rank::Rank;
 use super::sequence::State;
@@ -47,7 +48,7 @@ impl Rank {
         if (self.full || self.waiting.is_empty()) && self.chunked.is_none() {
             return false;
         }
-        if self.seats_left() <= 0 && self.chunked.is_none() && !self.preempts() {
+        if self.seats_left(0) <= 0 && self.chunked.is_none() && !self.preempts() {
             self.full = true;
             return false;
         }
@@ -79,9 +80,15 @@ impl Rank {
         true
     }
 
-    /// Seats of the running batch that nobody has (`get_num_allocatable_reqs`).
-    fn seats_left(&self) -> i64 {
-        i64::from(self.config.max_running_requests) - self.running.len() as i64
+    /// Seats of the running batch that nobody has (`get_num_allocatable_reqs`). `held`: rows that those have who are
+    /// counted against them.
+    fn seats_left(&self, held: u32) -> i64 {
+        let seats = i64::from(self.config.max_running_requests);
+        match (self.config.disaggregation, self.config.hand_off_rules) {
+            // Its running batch is always empty, but whose KV is being read keeps the row.
+            (Disaggregation::Prefill, HandOffRules::InTurns) => seats - i64::from(self.rows - held),
+            _ => seats - self.running.len() as i64,
+        }
     }
 
     fn new_adder(&self) -> Adder {
@@ -174,6 +181,12 @@ impl Rank {
         }
     }
 
+    /// Whether the batch goes on with the prompt in chunks, which has its row already.
+    fn chunk_is_in(&self, adder: &Adder) -> bool {
+        let first = adder.admitted.first();
+        first.is_some_and(|&slot| self.sequences[slot as usize].state == State::Prefilling)
+    }
+
     /// The loop over the waiting queue.
     fn admit_waiting(&mut self, adder: &mut Adder) {
         for at in 0..self.waiting.len() {
@@ -181,7 +194,8 @@ impl Rank {
             if self.verdict(adder) == Verdict::Other {
                 return;
             }
-            if adder.admitted.len() as i64 >= self.seats_left() {
+            let held = u32::from(self.chunk_is_in(adder));
+            if adder.admitted.len() as i64 >= self.seats_left(held) {
                 self.full = true;
             }
             if self.full && !(self.preempts() && self.make_room(adder, slot)) {
@@ -354,6 +368,7 @@ impl Rank {
                     loaded: false,
                 });
             }
+            self.rows += u32::from(s.state == State::Waiting);
             s.state = State::Prefilling;
             s.retracted = false;
             tokens += u64::from(extend);

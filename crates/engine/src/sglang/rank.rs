@@ -1,7 +1,8 @@
 //! One SGLang rank: its requests, queues and counters, and how requests come and go from outside.
 
 use super::batch::Pass;
-use super::config::{Config, Policy, Priority};
+use super::config::{Config, Disaggregation, HandOffRules, Policy, Priority};
+use super::hand_off::HandOffs;
 use super::page_starts::PageStarts;
 use super::ratio::Ratio;
 use super::sequence::{Sequence, State};
@@ -85,7 +86,11 @@ pub struct Rank {
     /// Turns in which prefixes of waiting requests might be touched.
     pub(super) prefix_refreshes: u64,
     /// Requests that have not ended.
-    live: usize,
+    pub(super) live: usize,
+    /// Hand-offs between ranks that serve prompts and those that go on.
+    pub(super) hand_offs: HandOffs,
+    /// Requests with a row in the table of slots (`req_to_token_pool`).
+    pub(super) rows: u32,
     /// A batch ran since the engine was idle.
     pub(super) restless: bool,
     /// Members that left the decode set and had their last token with the beat completed last.
@@ -144,6 +149,8 @@ impl Rank {
             }),
             prefix_refreshes: 0,
             live: 0,
+            hand_offs: HandOffs::default(),
+            rows: 0,
             restless: false,
             parked: Vec::new(),
             ended: Vec::new(),
@@ -244,13 +251,18 @@ impl Rank {
             stained: false,
             to_finish: too_long,
             joined: 0,
+            answered: false,
         };
         match self.sequences.get_mut(slot as usize) {
             Some(old) => *old = sequence,
             None => self.sequences.push(sequence),
         }
         self.live += 1;
-        self.enqueue(slot);
+        match (self.config.disaggregation, self.config.hand_off_rules) {
+            (Disaggregation::Prefill, HandOffRules::InTurns) => self.await_room(slot),
+            (Disaggregation::Decode { .. }, _) => self.await_kv(slot),
+            (Disaggregation::Off | Disaggregation::Prefill, _) => self.enqueue(slot),
+        }
         Ok(Slot(slot))
     }
 
@@ -270,6 +282,16 @@ impl Rank {
     fn fits_alone(&self, request: &Request, max_new: u32) -> bool {
         let (pool, page) = (i64::from(self.config.pool_tokens()), i64::from(self.config.page_size));
         let prompt = i64::from(request.prompt_tokens);
+        if let Disaggregation::Decode { reserved_tokens, .. } = self.config.disaggregation {
+            return match self.config.hand_off_rules {
+                HandOffRules::InTurns => {
+                    let paged = (prompt + page - 1) / page * page;
+                    let whole = prompt + i64::from(max_new.min(self.config.clip_max_new_tokens));
+                    (paged + i64::from(reserved_tokens)).max(whole) <= pool
+                }
+                HandOffRules::AtOnce => prompt <= pool,
+            };
+        }
         if request.output.ignore_eos == Some(true) && !self.radix.enabled() {
             let paged = (prompt + page - 1) / page * page + page;
             return paged <= pool && (max_new == 0 || pool - paged - i64::from(max_new) > 1);
@@ -330,11 +352,18 @@ impl Rank {
             State::Vacant => return !self.ended.iter().any(|finished| finished.slot.0 == slot),
             State::Waiting => {
                 self.waiting.retain(|&waiting| waiting != slot);
+                self.withdraw(slot);
                 self.vacate(slot);
                 return true;
             }
-            // No batch that the engine searches holds it; it ends by length with the pass in flight.
-            State::Draining => return false,
+            State::Bootstrapping | State::Preallocating | State::Receiving => {
+                self.withdraw(slot);
+                self.vacate(slot);
+                return true;
+            }
+            // No batch that the engine searches holds it; it ends by length with the pass in flight. Or it has ended,
+            // but for its KV.
+            State::Draining | State::Sending => return false,
             State::Prefilling | State::Running | State::Attached => {}
         }
         if self.chunked == Some(slot) {
@@ -348,7 +377,7 @@ impl Rank {
     /// There is something to schedule: unfinished requests, or a turn of the loop that finds the engine
     /// idle.
     pub fn has_work(&self) -> bool {
-        self.restless || self.live > 0
+        self.restless || self.live > 0 || self.hand_offs.unheard > 0
     }
 
     /// Requests waiting or running.
@@ -358,7 +387,8 @@ impl Rank {
 
     /// The requests waiting or running, in no order.
     pub fn unfinished_requests(&self) -> Vec<RequestId> {
-        self.sequences.iter().filter(|s| s.state != State::Vacant).map(|s| s.id).collect()
+        let live = |s: &&Sequence| !matches!(s.state, State::Vacant | State::Sending);
+        self.sequences.iter().filter(live).map(|s| s.id).collect()
     }
 
     /// Passes scheduled and not completed.
@@ -386,8 +416,8 @@ impl Rank {
         let page = u64::from(self.config.page_size);
         let pages = |tokens: u64| tokens.div_ceil(page) as u32;
         RankStats {
-            running: self.live - self.waiting.len(),
-            waiting: self.waiting.len(),
+            running: self.live - self.waiting.len() - self.hand_offs.waiting(),
+            waiting: self.waiting.len() + self.hand_offs.waiting(),
             used_blocks: pages(self.radix.used()),
             peak_used_blocks: pages(self.radix.peak_used()),
             cached_blocks: pages(self.radix.evictable() + self.radix.protected()),
@@ -413,6 +443,12 @@ impl Rank {
         self.vacant.push(slot);
     }
 
+    /// Frees the slot of a request that ended before, when its KV was read.
+    pub(super) fn vacate_ended(&mut self, slot: u32) {
+        self.live += 1;
+        self.vacate(slot);
+    }
+
     fn forget(&mut self, slot: u32) {
         let s = &mut self.sequences[slot as usize];
         s.state = State::Vacant;
@@ -424,7 +460,7 @@ impl Rank {
         self.live -= 1;
     }
 
-    fn finished(&self, slot: u32, reason: FinishReason) -> Finished {
+    pub(super) fn finished(&self, slot: u32, reason: FinishReason) -> Finished {
         let s = &self.sequences[slot as usize];
         Finished { slot: Slot(slot), id: s.id, reason, output_tokens: s.outputs, held: false }
     }

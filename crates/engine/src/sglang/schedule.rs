@@ -14,6 +14,26 @@ impl Rank {
         self.scheduled.clear();
         self.requeued.clear();
         self.retractions.clear();
+        if self.sends_in_turns() {
+            self.let_go_of_sent();
+            self.pop_bootstrapped();
+        }
+        if self.receives() && !self.hands_over_at_once() {
+            self.receive();
+            self.last = LastBatch::default();
+            if !self.running.is_empty() {
+                self.decode();
+            }
+        } else {
+            self.prefill_or_decode();
+        }
+        self.launch();
+        self.scheduled.parked.append(&mut self.parked);
+        &self.scheduled
+    }
+
+    /// Makes the pass a prefill pass if anything can be admitted, else a decode pass.
+    fn prefill_or_decode(&mut self) {
         self.abort_chunk();
         if let Some(slot) = self.chunked {
             // What of its prompt is scheduled so far is in the tree from now on.
@@ -24,11 +44,18 @@ impl Rank {
                 self.sequences[slot as usize].prefix_len = end;
             }
         }
+        if self.sends_in_turns() {
+            self.leave_last();
+            self.prefill();
+            return;
+        }
         self.merge_last();
         if std::mem::take(&mut self.someone_left) {
             self.full = false;
         }
-        if !self.defers_prefill() {
+        // Who comes with KV goes before prompts.
+        let others_first = self.receives() && self.join_activated();
+        if !self.defers_prefill() && !others_first {
             self.prefill();
         }
         if self.last.mode.is_none() && !self.running.is_empty() && !self.prefill_only {
@@ -37,9 +64,6 @@ impl Rank {
         if matches!(self.last.mode, Some(Mode::Extend | Mode::Mixed)) {
             self.arm_prefill_decode_interval();
         }
-        self.launch();
-        self.scheduled.parked.append(&mut self.parked);
-        &self.scheduled
     }
 
     /// Ends the request whose chunks are to be aborted (`process_pending_chunked_abort`).
@@ -143,6 +167,12 @@ impl Rank {
     /// Puts a request back in the waiting queue, at its end. A queue that is full does not take it.
     pub(super) fn requeue(&mut self, slot: u32, retracted: bool) {
         self.requeued.push((Slot(slot), retracted));
+        if self.receives() && !self.hands_over_at_once() {
+            // Its KV is kept on the host, and comes back from there.
+            self.sequences[slot as usize].state = State::Preallocating;
+            self.hand_offs.retracted.push_back(slot);
+            return;
+        }
         if self.queue_takes(self.sequences[slot as usize].priority) {
             self.enqueue(slot);
         } else {

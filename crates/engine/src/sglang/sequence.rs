@@ -21,6 +21,14 @@ pub(super) enum State {
     Attached,
     /// Its last token is in flight; no batch holds it any more.
     Draining,
+    /// Its prompt may be computed when the rank that goes on with it has room for its KV (bootstrap queue).
+    Bootstrapping,
+    /// Its prompt is computed, and its KV is being read (inflight queue).
+    Sending,
+    /// It waits for room for its KV (prealloc queue), or to be brought back after a retraction (retracted queue).
+    Preallocating,
+    /// Its KV is on its way (transfer queue).
+    Receiving,
 }
 
 /// Counters follow SGLang's `Req` (managers/schedule_batch.py). While a request is attached to the decode
@@ -77,6 +85,8 @@ pub(super) struct Sequence {
     pub(super) to_finish: bool,
     /// Number of the decode pass before its first one as a member of the decode set.
     pub(super) joined: u64,
+    /// The other side of its hand-off has done what it is waited for: made room, read, or sent.
+    pub(super) answered: bool,
 }
 
 impl Sequence {

@@ -23,6 +23,7 @@ impl Rank {
             && self.chunked.is_none()
             && !self.someone_left
             && !self.prefill_only
+            && self.hand_offs_are_still()
             && self.ended.is_empty()
             && self.flight.len() == self.config.depth() - 1;
         if !usable || set.first_due() <= set.next_pass() {
@@ -34,13 +35,32 @@ impl Rank {
             return None;
         }
         let mut passes = set.first_due() - set.next_pass();
-        let closed = self.waiting.is_empty() || (self.full && !self.preempts());
+        let closed = self.waiting.is_empty() || self.receives() || (self.full && !self.preempts());
         if !closed {
             passes = passes.min(u64::from(self.interval_left));
         }
         // Evictions are told with their pass. Where nobody listens, what can be evicted is as good as free.
         let passes = passes.min(self.passes_with_room(passes, self.radix.scope().is_timed()));
         (passes > 0).then_some(Steady { passes, decode: set.members })
+    }
+
+    /// No request comes into the running batch by a hand-off unless another leaves it, or the other side says
+    /// something.
+    fn hand_offs_are_still(&self) -> bool {
+        if !self.receives() {
+            return true;
+        }
+        let full = self.running.len() >= self.config.max_running_requests as usize;
+        let queues = &self.hand_offs;
+        if self.hands_over_at_once() {
+            // Between two passes the driver may make room for another one.
+            let still = queues.activated.is_empty() && self.waiting.is_empty();
+            return queues.preallocating.is_empty() && (full || still);
+        }
+        queues.unheard == 0
+            && queues.retracted.is_empty()
+            && (queues.preallocating.is_empty() || self.rows_are_taken())
+            && (self.waiting.is_empty() || full)
     }
 
     /// Of the passes of a stretch, the first ones that certainly make no event: pages enter the tree when their

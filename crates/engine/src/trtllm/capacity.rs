@@ -48,6 +48,10 @@ impl Rank {
             self.fitting.extend(self.active.iter().copied().filter(generating));
         }
         let mut available = u64::from(self.tree.free()).saturating_sub(reserved);
+        if self.contexts.first().is_some_and(|&slot| self.is_pulled(slot)) {
+            // A rank goes on with all of its requests, or with none.
+            return self.make_room();
+        }
         self.begin_contributions();
         for at in 0..self.contexts.len() {
             let slot = self.contexts[at];

@@ -4,7 +4,7 @@
 use super::rank::Rank;
 use super::sequence::State;
 use crate::pass::{Finished, Outcome, Slot, Token};
-use crate::request::FinishReason;
+use crate::request::{FinishReason, HandOff};
 use crate::token_pass::Member;
 
 impl Rank {
@@ -91,16 +91,17 @@ impl Rank {
     }
 
     fn finish(&mut self, slot: u32, reason: FinishReason) {
-        self.leave(slot);
+        let held = self.sequences[slot as usize].hand_off == HandOff::Hold;
+        if held {
+            self.hold(slot);
+        } else {
+            self.leave(slot);
+        }
         let s = &self.sequences[slot as usize];
         let output_tokens = s.outputs();
-        self.outcome.finished.push(Finished {
-            slot: Slot(slot),
-            id: s.id,
-            reason,
-            output_tokens,
-            held: false,
-        });
-        self.vacate(slot);
+        self.outcome.finished.push(Finished { slot: Slot(slot), id: s.id, reason, output_tokens, held });
+        if !held {
+            self.vacate(slot);
+        }
     }
 }

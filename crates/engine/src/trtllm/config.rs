@@ -25,6 +25,15 @@ pub enum FullHit {
     Reference,
 }
 
+/// Which side of a hand-off gives a request's first token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstToken {
+    /// The one that computed the prompt has sampled it, and the other gives it when the KV is there.
+    Prefill,
+    /// The one that goes on, by a pass of its own, as in AISimulate 0.13. Its driver makes room then.
+    Decode,
+}
+
 /// Settings of one rank (llmapi/llm_args.py: `TorchLlmArgs`, `KvCacheConfig`, `SchedulerConfig`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -56,6 +65,8 @@ pub struct Config {
     pub overlap: bool,
     /// What a fully cached prompt computes.
     pub full_hit: FullHit,
+    /// Who gives the first token of requests that are handed over.
+    pub first_token: FirstToken,
     /// Cut outputs to what the pool can hold, as AISimulate does, where the engine refuses the request.
     pub clamp_output_to_pool: bool,
     /// Which events of the reuse tree are kept.
@@ -79,6 +90,7 @@ impl Config {
             beneficial_to_skip: true,
             overlap: true,
             full_hit: FullHit::Recompute,
+            first_token: FirstToken::Prefill,
             clamp_output_to_pool: false,
             kv_events: KvEventScope::Off,
         }

@@ -1,6 +1,7 @@
 //! One TensorRT-LLM rank: its requests, lists and counters, and how requests come and go from outside.
 
 use super::config::Config;
+use super::hand_off::HandOffs;
 use super::sequence::{Sequence, State};
 use crate::calendar::Due;
 use crate::decode_set::Decoders;
@@ -12,7 +13,7 @@ use crate::identity::{BlockKey, Keys};
 use crate::kv::BlockTree;
 use crate::pass::{Outcome, Scheduled, Slot};
 use crate::rank::{RankStats, Stepper};
-use crate::request::{Rejection, Request, RequestId};
+use crate::request::{HandOff, Rejection, Request, RequestId};
 use crate::token_pass::Pass;
 use std::collections::{HashSet, VecDeque};
 
@@ -40,6 +41,7 @@ pub struct Rank {
     pub(super) running: usize,
     /// Blocks that requests past their prompt may still take.
     pub(super) reserved: u64,
+    pub(super) hand_offs: HandOffs,
     pub(super) flight: Flight<Pass>,
     pub(super) decoders: Decoders,
     /// When its members start blocks.
@@ -89,6 +91,7 @@ impl Rank {
             visited: 0,
             running: 0,
             reserved: 0,
+            hand_offs: HandOffs::default(),
             flight: Flight::default(),
             decoders: Decoders::default(),
             growth: Growth::new(config.block_size),
@@ -136,6 +139,7 @@ impl Rank {
             prompt: request.prompt_tokens,
             max_tokens,
             output: request.output,
+            hand_off: request.hand_off,
             keys,
             blocks,
             started: false,
@@ -176,7 +180,8 @@ impl Rank {
         }
         let mut max_tokens = request.output.max_tokens.min(config.max_seq_len - prompt_tokens);
         // llmapi/llm.py, _check_arguments.
-        if !config.chunked_prefill && prompt_tokens > config.max_num_tokens {
+        let here = request.hand_off != HandOff::Pull;
+        if here && !config.chunked_prefill && prompt_tokens > config.max_num_tokens {
             let max_num_tokens = config.max_num_tokens;
             return Err(Rejection::PromptExceedsBudget { prompt_tokens, max_num_tokens });
         }
@@ -202,6 +207,8 @@ impl Rank {
         match self.sequences.get(slot as usize).map(|s| s.state) {
             None | Some(State::Vacant) => return true,
             Some(State::Queued) => self.queue.retain(|&s| s != slot),
+            // It has ended, but for its blocks.
+            Some(State::Held) => return false,
             Some(_) => self.leave(slot),
         }
         self.vacate(slot);
@@ -210,7 +217,7 @@ impl Rank {
 
     /// There is something to schedule.
     pub fn has_work(&self) -> bool {
-        self.unfinished() > 0
+        self.unfinished() > 0 || self.hand_offs.are_due()
     }
 
     /// Requests waiting or running.
@@ -251,8 +258,8 @@ impl Rank {
     /// Counters.
     pub fn stats(&self) -> RankStats {
         RankStats {
-            running: self.running,
-            waiting: self.unfinished() - self.running,
+            running: self.running - self.hand_offs.loading,
+            waiting: self.unfinished() + self.hand_offs.loading - self.running,
             used_blocks: self.tree.used(),
             peak_used_blocks: self.tree.peak_used(),
             cached_blocks: self.tree.cached(),
@@ -267,16 +274,23 @@ impl Rank {
     /// `max_num_active_requests`, which is `max_batch_size`).
     pub(super) fn activate(&mut self) {
         while self.active.len() < self.config.max_batch_size as usize
-            && let Some(slot) = self.queue.pop_front()
+            && let Some(&slot) = self.queue.front()
+            && !self.waits_for_driver(slot)
         {
-            let s = &mut self.sequences[slot as usize];
-            s.state = State::Context;
-            s.ticket = self.next_ticket;
-            self.next_ticket += 1;
-            self.active.push(slot);
-            self.contexts.push(slot);
-            self.quiet = false;
+            self.queue.pop_front();
+            self.enlist(slot);
         }
+    }
+
+    /// A request becomes the last active one.
+    pub(super) fn enlist(&mut self, slot: u32) {
+        let s = &mut self.sequences[slot as usize];
+        s.state = State::Context;
+        s.ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.active.push(slot);
+        self.contexts.push(slot);
+        self.quiet = false;
     }
 
     fn position(list: &[u32], sequences: &[Sequence], slot: u32) -> usize {
@@ -289,7 +303,7 @@ impl Rank {
         list.insert(at, slot);
     }
 
-    fn remove(list: &mut Vec<u32>, sequences: &[Sequence], slot: u32) {
+    pub(super) fn remove(list: &mut Vec<u32>, sequences: &[Sequence], slot: u32) {
         let at = Self::position(list, sequences, slot);
         if list.get(at) == Some(&slot) {
             list.remove(at);
@@ -298,25 +312,37 @@ impl Rank {
 
     /// Takes an active request out of the list of its state, with its blocks.
     pub(super) fn stop(&mut self, slot: u32) {
+        self.leave_list(slot);
+        self.release(slot);
+    }
+
+    /// Takes an active request out of the list of its state.
+    fn leave_list(&mut self, slot: u32) {
         self.detach(slot);
         self.quiet = false;
         match self.sequences[slot as usize].state {
             State::Context => Self::remove(&mut self.contexts, &self.sequences, slot),
             State::Draining => Self::remove(&mut self.draining, &self.sequences, slot),
             State::Generating => self.visited -= 1,
-            State::Vacant | State::Queued | State::Attached => {}
+            State::Loading => self.hand_offs.forget(slot),
+            State::Vacant | State::Queued | State::Attached | State::Held => {}
         }
         let s = &self.sequences[slot as usize];
         if s.is_generation() {
             self.reserved -= u64::from(s.total_blocks(self.config.block_size)) - s.blocks.len() as u64;
         }
         self.running -= usize::from(s.started);
+    }
+
+    /// Takes an active request out of every list, with its blocks.
+    pub(super) fn leave(&mut self, slot: u32) {
+        self.leave_lists(slot);
         self.release(slot);
     }
 
     /// Takes an active request out of every list.
-    pub(super) fn leave(&mut self, slot: u32) {
-        self.stop(slot);
+    pub(super) fn leave_lists(&mut self, slot: u32) {
+        self.leave_list(slot);
         Self::remove(&mut self.active, &self.sequences, slot);
     }
 
@@ -332,7 +358,7 @@ impl Rank {
     /// Gives back a request's blocks, after making those reusable that are full of known, computed tokens
     /// (kvCacheManager.cpp, `WindowBlockManager::releaseBlocks`: of the tokens all but the last). The
     /// engine does so too with blocks of a prompt that was not computed to its end; those stay outside here.
-    fn release(&mut self, slot: u32) {
+    pub(super) fn release(&mut self, slot: u32) {
         let s = &self.sequences[slot as usize];
         if !s.started {
             return;

@@ -12,6 +12,8 @@ impl Rank {
     /// Decides the next pass and takes the blocks for it.
     pub fn schedule(&mut self) -> &Scheduled {
         self.scheduled.clear();
+        self.let_go_of_read();
+        self.join_arrived();
         self.collect_due();
         self.activate();
         if self.quiet && self.stepper == Stepper::Fast && self.due.is_empty() && self.visited == 0 {
@@ -25,6 +27,7 @@ impl Rank {
         self.quiet = self.fitting.is_empty()
             && self.chunks.is_empty()
             && self.due.is_empty()
+            && self.scheduled.loads.is_empty()
             && self.scheduled.preempted.is_empty();
         self.quiet_lookups = self.scheduled.lookups;
         let mut pass = self.flight.fresh();

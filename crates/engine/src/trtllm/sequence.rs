@@ -1,7 +1,7 @@
 //! One request inside a TensorRT-LLM rank: its plan, its progress, its blocks.
 
 use crate::identity::Keys;
-use crate::request::{OutputPlan, RequestId};
+use crate::request::{HandOff, OutputPlan, RequestId};
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,10 @@ pub(super) enum State {
     Attached,
     /// Active, but its last token is already scheduled (`GENERATION_TO_COMPLETE`).
     Draining,
+    /// Active, its prompt's KV on its way from another rank.
+    Loading,
+    /// It has ended, and another rank reads its blocks.
+    Held,
 }
 
 /// What the reuse tree holds of a request.
@@ -47,6 +51,7 @@ pub(super) struct Sequence {
     /// `max_tokens`, cut to what the context length (and, if so set, the pool) can hold.
     pub(super) max_tokens: u32,
     pub(super) output: OutputPlan,
+    pub(super) hand_off: HandOff,
     pub(super) keys: Keys,
     /// Blocks held, in order of position.
     pub(super) blocks: Vec<u32>,
@@ -85,8 +90,8 @@ impl Sequence {
         self.state == State::Context && self.started
     }
 
-    /// It has its prompt.
+    /// It has its prompt, or the blocks for it.
     pub(super) fn is_generation(&self) -> bool {
-        matches!(self.state, State::Generating | State::Attached | State::Draining)
+        matches!(self.state, State::Generating | State::Attached | State::Draining | State::Loading)
     }
 }

@@ -15,6 +15,7 @@ impl Rank {
         let set = &self.decoders;
         let nobody_joins = self.queue.is_empty() || self.active.len() >= self.config.max_batch_size as usize;
         let usable = self.stepper == Stepper::Fast
+            && !self.hand_offs.are_due()
             && set.members.count > 0
             && self.visited == 0
             && self.draining.is_empty()

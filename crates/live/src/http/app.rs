@@ -2,7 +2,9 @@
 
 use super::error::{ApiError, Dialect};
 use super::faults::{FaultSettings, Faults};
+use crate::door::Place;
 use crate::kv_events::hash::Adapter;
+use crate::kv_transfer::Transfers;
 use crate::metrics::Registry;
 use crate::outlets::Outlets;
 use crate::text::{ChatTemplate, Reply, Tokenizer};
@@ -66,6 +68,8 @@ pub struct App {
     pub metrics: Option<Registry>,
     /// Where its ranks publish KV events, by rank.
     pub kv_event_sources: Value,
+    /// Its part in transfers of KV, if it takes one.
+    pub transfers: Option<Arc<Transfers>>,
     /// When it started, in Unix seconds.
     pub started: u64,
     /// Requests being served (vLLM `/load`).
@@ -83,7 +87,7 @@ pub struct App {
     pub rest: watch::Sender<Rest>,
     ready_at: Instant,
     names: AtomicU64,
-    at_work: Mutex<HashMap<RequestId, (String, u32)>>,
+    at_work: Mutex<HashMap<RequestId, (String, Place)>>,
 }
 
 /// Why requests have to wait, if they do.
@@ -118,6 +122,7 @@ impl App {
             reply,
             metrics: None,
             kv_event_sources: json!({}),
+            transfers: None,
             started: unix_seconds(),
             load: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -130,6 +135,11 @@ impl App {
         self.metrics = outlets.serves_metrics().then(|| outlets.registry.clone());
         self.kv_event_sources = outlets.kv_event_sources.clone();
         self
+    }
+
+    /// The same, of a worker that takes part in transfers of KV.
+    pub fn with_transfers(self, transfers: Option<Arc<Transfers>>) -> App {
+        App { transfers, ..self }
     }
 
     /// A new name: 32 hexadecimal digits.
@@ -170,9 +180,9 @@ impl App {
         let _ = self.rest.subscribe().wait_for(|rest| *rest == Rest::default()).await;
     }
 
-    /// A request is at work on a rank, under a name.
-    pub fn note(&self, id: RequestId, name: &str, rank: u32) {
-        self.at_work().insert(id, (name.to_owned(), rank));
+    /// A request is at work, under a name.
+    pub(crate) fn note(&self, id: RequestId, name: &str, place: &Place) {
+        self.at_work().insert(id, (name.to_owned(), place.clone()));
     }
 
     /// It no longer is.
@@ -182,14 +192,14 @@ impl App {
 
     /// Ends the requests whose names begin so.
     pub fn abort(&self, prefix: &str) {
-        for (id, (name, rank)) in self.at_work().iter() {
+        for (id, (name, place)) in self.at_work().iter() {
             if name.starts_with(prefix) {
-                self.worker.cancel(*rank, *id);
+                self.worker.cancel(place, *id);
             }
         }
     }
 
-    fn at_work(&self) -> MutexGuard<'_, HashMap<RequestId, (String, u32)>> {
+    fn at_work(&self) -> MutexGuard<'_, HashMap<RequestId, (String, Place)>> {
         self.at_work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

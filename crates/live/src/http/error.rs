@@ -68,7 +68,7 @@ impl ApiError {
     /// What an engine refused.
     pub fn rejected(reason: Rejection) -> ApiError {
         match reason {
-            Rejection::QueueFull { .. } | Rejection::QueuedTokensFull { .. } => {
+            Rejection::QueueFull { .. } | Rejection::QueuedTokensFull { .. } | Rejection::NoWorker => {
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, reason.to_string())
             }
             Rejection::PromptTooLong { .. } | Rejection::PromptExceedsBudget { .. } => {

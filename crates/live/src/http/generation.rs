@@ -4,10 +4,12 @@
 
 use super::app::App;
 use super::error::{ApiError, Dialect};
+use super::openai::ToolCall;
 use crate::kv_events::hash::Adapter;
+use crate::kv_transfer::Remote;
 use crate::observer::{EndReason, RequestInfo, RequestTimes};
-use crate::rank::{Stops, Submission};
 use crate::stream::{TokenStream, Verdict};
+use crate::submission::{Stops, Submission};
 use crate::text::{Limits, Plan, StopReason};
 use crate::worker::RequestHandle;
 use axum::http::StatusCode;
@@ -50,6 +52,12 @@ pub struct Ask {
     pub lora: Option<Arc<Adapter>>,
     /// The rank that shall serve it.
     pub dp_rank: Option<u32>,
+    /// The conversation that it belongs to, for a router that goes by it.
+    pub session: Option<String>,
+    /// What it has to do with the KV of other workers.
+    pub remote: Remote,
+    /// The tool that it calls, if it has to.
+    pub tool_call: Option<ToolCall>,
 }
 
 /// One choice.
@@ -59,6 +67,8 @@ pub struct Choice {
     /// What it will say.
     pub plan: Plan,
     handle: RequestHandle,
+    /// Prompt tokens that the worker which computed the prompt had cached.
+    cached_elsewhere: Option<u32>,
     /// Tokens that the client has.
     sent_tokens: u32,
     /// Bytes of text that the client has.
@@ -142,7 +152,11 @@ impl Generation {
         let length = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let max_tokens = max_tokens(app.settings.max_model_len, length, ask.max_tokens)?;
         let limits = Limits { max_tokens, ..ask.limits.clone() };
-        let plan = app.reply.plan(app.tokenizer.as_ref(), &limits, prompt, echo, (ask.seed, choice));
+        let tokenizer = app.tokenizer.as_ref();
+        let plan = match &ask.tool_call {
+            Some(call) => Plan::whole(&limits, tokenizer, &call.arguments),
+            None => app.reply.plan(tokenizer, &limits, prompt, echo, (ask.seed, choice)),
+        };
         let info = RequestInfo {
             id: app.worker.next_id(),
             name: ask.name.clone(),
@@ -155,6 +169,7 @@ impl Generation {
             lora: ask.lora.clone(),
             cache_salt: ask.cache_salt.as_deref().map(Into::into),
             priority: ask.priority,
+            routed: None,
         };
         let id = info.id;
         // vLLM finds stop strings where it makes text, the others where they make tokens.
@@ -167,10 +182,17 @@ impl Generation {
                 abort_after: plan.abort_after.filter(|_| outside),
                 ignore_eos: limits.ignore_eos && (outside || plan.abort_after.is_none()),
             },
-        );
+        )
+        .with_remote(ask.remote.clone())
+        .with_session(ask.session.as_deref());
         let handle = app.worker.submit(submission, ask.dp_rank).map_err(ApiError::rejected)?;
-        app.note(id, &ask.name, handle.rank());
-        let choice = Choice { index, plan, handle, sent_tokens: 0, sent_text: 0, closed: false };
+        app.note(id, &ask.name, handle.place());
+        let cached_elsewhere = match &ask.remote {
+            Remote::Pull(remote) => remote.cached_tokens,
+            Remote::None | Remote::Hold => None,
+        };
+        let choice =
+            Choice { index, plan, handle, cached_elsewhere, sent_tokens: 0, sent_text: 0, closed: false };
         self.choices.push(choice);
         Ok(())
     }
@@ -294,14 +316,19 @@ impl Choice {
         &self.handle.stream().info
     }
 
-    /// The rank that serves it.
+    /// The rank that serves it; 0 while that is not known.
     pub fn rank(&self) -> u32 {
-        self.handle.rank()
+        self.handle.rank().unwrap_or(0)
     }
 
-    /// Prompt tokens that were cached.
+    /// Prompt tokens that were cached: where they were computed, if that was elsewhere and is known.
     pub fn cached_tokens(&self) -> u32 {
-        self.handle.stream().cached_tokens()
+        self.cached_elsewhere.unwrap_or_else(|| self.handle.stream().cached_tokens())
+    }
+
+    /// The blocks that are held for other workers to read, once it has ended.
+    pub fn held(&self) -> Option<&[u32]> {
+        self.handle.stream().held()
     }
 
     /// Its times, once it has ended.

@@ -5,6 +5,7 @@ use super::app::App;
 use super::body;
 use super::error::{ApiError, json_response};
 use super::generation::{Choice, Generation, News};
+use super::kv_transfer;
 use super::openai::Endpoint;
 use super::openai::{OpenAiRequest, Prompt, ask};
 use super::serving::start;
@@ -35,6 +36,8 @@ struct Generate {
     #[serde(default)]
     return_token_ids: Option<bool>,
     #[serde(default)]
+    kv_transfer_params: Option<Value>,
+    #[serde(default)]
     features: Option<Value>,
 }
 
@@ -58,6 +61,7 @@ async fn serve(app: Arc<App>, headers: &HeaderMap, body: Body) -> Result<Respons
     request.stream = Some(asked.stream == Some(true));
     request.cache_salt = asked.cache_salt;
     request.priority = asked.priority;
+    request.kv_transfer_params = asked.kv_transfer_params;
     let prompt_ids = asked.return_token_ids == Some(true);
     let model = app.model(request.model.as_deref())?;
     let ask = ask(&app, &request, headers, Endpoint::Completions, &name)?;
@@ -88,7 +92,7 @@ async fn serve(app: Arc<App>, headers: &HeaderMap, body: Body) -> Result<Respons
         "total_tokens": generation.prompt_tokens() + generation.completion_tokens(),
         "prompt_tokens_details": {"cached_tokens": generation.cached_tokens()},
     });
-    answer["kv_transfer_params"] = Value::Null;
+    answer["kv_transfer_params"] = kv_transfer::answered(&generation);
     if let Some(choice) = generation.choices().first().filter(|_| prompt_ids) {
         answer["prompt_token_ids"] = choice.info().prompt.to_vec().into();
     }

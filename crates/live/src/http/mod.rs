@@ -2,7 +2,7 @@
 //!
 //! `app` is what handlers share, `serving` the way into the engine, `generation` a request at work whatever its
 //! wire format, `sse` an answer in pieces; `openai`, `inference`, `sglang`, `tokens`, `control` and `info` are the
-//! endpoints, `faults` what goes wrong on purpose, `server` the sockets.
+//! endpoints, `kv_transfer` what requests and answers say of KV elsewhere, `faults` what goes wrong on purpose, `server` the sockets.
 
 mod app;
 mod auth;
@@ -13,6 +13,7 @@ mod faults;
 mod generation;
 mod inference;
 mod info;
+mod kv_transfer;
 mod openai;
 pub mod server;
 mod serving;

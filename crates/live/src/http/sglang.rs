@@ -4,9 +4,10 @@ use super::app::App;
 use super::body;
 use super::error::{ApiError, json_response};
 use super::generation::{Ask, Choice, Generation, News};
-use super::openai::{OneOrMany, OpenAiRequest, Prompt, completion_prompts};
+use super::openai::{OneOrMany, OpenAiRequest, Prompt, completion_prompts, session};
 use super::serving::start;
 use super::sse;
+use crate::kv_transfer::Remote;
 use crate::text::{Limits, StopReason};
 use crate::zmq::Endpoint;
 use axum::body::Body;
@@ -39,6 +40,7 @@ struct Generate {
     extra_key: Option<String>,
     lora_path: Option<String>,
     routed_dp_rank: Option<u32>,
+    session_id: Option<String>,
     image_data: Option<Value>,
 }
 
@@ -93,7 +95,7 @@ async fn serve(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Respon
     let asked: Generate = body::json(app, headers, body).await?;
     let many =
         matches!(asked.text, Some(OneOrMany::Many(_))) || matches!(asked.input_ids, Some(InputIds::Many(_)));
-    let ask = ask(app, &asked)?;
+    let ask = ask(app, headers, &asked)?;
     let listed = many || ask.choices > 1;
     let streaming = ask.streaming;
     let (mut generation, fault) = start(app, headers, ask).await?;
@@ -115,7 +117,7 @@ async fn serve(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Respon
     Ok(sse::whole(json_response(StatusCode::OK, &answer), fault))
 }
 
-fn ask(app: &App, asked: &Generate) -> Result<Ask, ApiError> {
+fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError> {
     let refuse = |field: &str, what: &str| {
         let error = ApiError::new(StatusCode::NOT_IMPLEMENTED, format!("{what} cannot be simulated"));
         Err(ApiError { param: Some(field.into()), ..error })
@@ -195,6 +197,9 @@ fn ask(app: &App, asked: &Generate) -> Result<Ask, ApiError> {
         cache_salt: asked.extra_key.clone(),
         lora,
         dp_rank: asked.routed_dp_rank,
+        session: session(asked.session_id.as_deref(), headers),
+        remote: Remote::None,
+        tool_call: None,
     })
 }
 

@@ -235,17 +235,25 @@ pub struct VllmMetrics {
     choices: Choices,
     model: String,
     engine: String,
+    /// It takes part in transfers of KV.
+    connector: bool,
     last: RankStats,
 }
 
 impl VllmMetrics {
-    /// For rank `rank`. All ranks of a worker share registry and choices.
-    pub fn new(registry: Registry, choices: Choices, model: &str, rank: u32) -> VllmMetrics {
+    /// For rank `rank`, and whether it takes part in transfers of KV. All ranks of a worker share registry and choices.
+    pub fn new(
+        registry: Registry,
+        choices: Choices,
+        model: &str,
+        (rank, connector): (u32, bool),
+    ) -> VllmMetrics {
         VllmMetrics {
             registry,
             choices,
             model: model.to_owned(),
             engine: rank.to_string(),
+            connector,
             last: RankStats::default(),
         }
     }
@@ -302,7 +310,7 @@ impl VllmMetrics {
         values.observe(
             "vllm:request_prefill_kv_computed_tokens",
             &labels,
-            prompt - f64::from(times.cached_tokens),
+            prompt - f64::from(times.known_tokens()),
             1,
         );
         values.observe("vllm:request_prompt_tokens", &labels, prompt, 1);
@@ -334,18 +342,30 @@ impl PassObserver for VllmMetrics {
     fn pass(&mut self, pass: &PassReport<'_>) {
         self.stats(pass.stats);
         let labels = [("model_name", &*self.model), ("engine", &*self.engine)];
-        let (mut computed, mut cached) = (0, 0);
+        let (mut computed, mut cached, mut loaded) = (0, 0, 0);
         for first in pass.first_tokens {
-            let hit = u64::from(first.times.cached_tokens);
-            cached += hit;
-            computed += (first.info.prompt.len() as u64).saturating_sub(hit);
+            cached += u64::from(first.times.cached_tokens);
+            loaded += u64::from(first.times.loaded_tokens);
+            computed += (first.info.prompt.len() as u64).saturating_sub(first.times.known_tokens().into());
         }
         let mut values = self.registry.lock();
-        values.add("vllm:prompt_tokens", &labels, (computed + cached) as f64);
+        // Whoever has a connector asks it at every first admission.
+        let asked = pass.scheduled.admitted.iter().filter(|a| self.connector && !a.loaded && !a.resumed);
+        let asked: u64 = asked.map(|admitted| u64::from(admitted.known_tokens - admitted.hit_tokens)).sum();
+        values.add("vllm:external_prefix_cache_queries", &labels, asked as f64);
+        for load in &pass.scheduled.loads {
+            let asked = f64::from(load.known_tokens - load.hit_tokens);
+            values.add("vllm:external_prefix_cache_queries", &labels, asked);
+            values.add("vllm:external_prefix_cache_hits", &labels, f64::from(load.tokens));
+            let unspecified = [labels[0], labels[1], ("source", "external_unspecified")];
+            values.add("vllm:prompt_tokens_cached_by_source", &unspecified, f64::from(load.tokens));
+        }
+        values.add("vllm:prompt_tokens", &labels, (computed + cached + loaded) as f64);
         let source = |source| [labels[0], labels[1], ("source", source)];
         values.add("vllm:prompt_tokens_by_source", &source("local_compute"), computed as f64);
         values.add("vllm:prompt_tokens_by_source", &source("local_cache_hit"), cached as f64);
-        values.add("vllm:prompt_tokens_cached", &labels, cached as f64);
+        values.add("vllm:prompt_tokens_by_source", &source("external_kv_transfer"), loaded as f64);
+        values.add("vllm:prompt_tokens_cached", &labels, (cached + loaded) as f64);
         values.add("vllm:prompt_tokens_cached_by_source", &source("device"), cached as f64);
         values.add("vllm:generation_tokens", &labels, pass.tokens as f64);
         if pass.tokens > 0 {

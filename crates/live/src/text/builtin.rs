@@ -187,6 +187,10 @@ impl Tokenizer for BuiltinTokenizer {
         IM_END
     }
 
+    fn thinking(&self) -> Option<(u32, u32)> {
+        Some((SPECIAL + 3, SPECIAL + 4))
+    }
+
     fn vocabulary(&self) -> u32 {
         VOCABULARY
     }

@@ -4,13 +4,15 @@
 //! or sockets.
 
 mod builtin;
+mod dataset;
 mod plan;
 mod reply;
 mod template;
 
 pub use builtin::BuiltinTokenizer;
+pub use dataset::Dataset;
 pub use plan::{Limits, Plan, StopReason};
-pub use reply::{Reply, ReplySource};
+pub use reply::{Reply, ReplySource, Thinking};
 pub use template::{ChatTemplate, Message};
 
 /// Text to tokens and back.
@@ -30,6 +32,9 @@ pub trait Tokenizer: Send + Sync {
 
     /// The token that ends a reply.
     fn eos(&self) -> u32;
+
+    /// The tokens between which the model thinks, if it has any.
+    fn thinking(&self) -> Option<(u32, u32)>;
 
     /// Tokens there are: from 0 to below this.
     fn vocabulary(&self) -> u32;

@@ -50,6 +50,8 @@ pub struct Plan {
     ends: Vec<u32>,
     /// Where the text ends in the end, if it is stopped.
     stopped_at: Option<usize>,
+    /// Tokens that are thoughts, at the beginning.
+    thinking: u32,
     /// Characters that are held back while more may come, since they may be part of a stop string.
     held: usize,
 }
@@ -86,10 +88,26 @@ impl Plan {
         } else {
             limits.stop.iter().map(|stop| stop.chars().count().saturating_sub(1)).max().unwrap_or(0)
         };
-        let mut plan =
-            Plan { tokens, stop_after, abort_after: None, stop_reason, text, ends, stopped_at: None, held };
+        let mut plan = Plan {
+            tokens,
+            stop_after,
+            abort_after: None,
+            stop_reason,
+            text,
+            ends,
+            stopped_at: None,
+            thinking: 0,
+            held,
+        };
         plan.find_stop(limits);
         plan
+    }
+
+    /// Plans a reply that says just this text, and then ends, whatever else was asked of its end.
+    pub fn whole(limits: &Limits, tokenizer: &dyn Tokenizer, text: &str) -> Plan {
+        let tokens = tokenizer.encode(text);
+        let limits = Limits { max_tokens: limits.max_tokens, skip_special: true, ..Limits::default() };
+        Plan::new(&limits, tokenizer, |ordinal| tokens.get(ordinal as usize - 1).copied())
     }
 
     /// Finds the first token that completes a stop string.
@@ -111,6 +129,25 @@ impl Plan {
             self.stopped_at = Some(if limits.include_stop { end } else { start });
             self.tokens.truncate(token as usize);
             self.ends.truncate(token as usize);
+        }
+    }
+
+    /// The same, of which the first tokens are thoughts.
+    pub(super) fn thinking_for(mut self, tokens: u32) -> Plan {
+        self.thinking = tokens.min(self.len());
+        self
+    }
+
+    /// Tokens that are thoughts.
+    pub fn thinking(&self) -> u32 {
+        self.thinking
+    }
+
+    /// Where the text of thoughts ends.
+    pub fn thought(&self) -> usize {
+        match self.thinking {
+            0 => 0,
+            n => self.ends[n as usize - 1] as usize,
         }
     }
 
@@ -139,7 +176,7 @@ impl Plan {
 
     /// The text between two such places.
     pub fn text(&self, from: usize, to: usize) -> &str {
-        self.text.get(from..to).unwrap_or("")
+        self.text.get(from..to.min(self.text.len())).unwrap_or("")
     }
 }
 

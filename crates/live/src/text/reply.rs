@@ -3,7 +3,9 @@
 //! The same prompt, seed and choice give the same words, whatever else is going on.
 
 use super::Tokenizer;
+use super::dataset::Dataset;
 use super::plan::{Limits, Plan};
+use std::sync::Arc;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Where words come from.
@@ -14,6 +16,27 @@ pub enum ReplySource {
     Random,
     /// The last message of the user, or the prompt.
     Echo,
+    /// The answers of a file.
+    Dataset(Arc<Dataset>),
+}
+
+/// The model thinks before it answers: the first part of a random reply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Thinking {
+    /// Part of the reply's tokens, the two that begin and end it among them, 0 to 1.
+    pub ratio: f64,
+    /// The token that begins it; the tokenizer's own if not given.
+    pub start: Option<u32>,
+    /// The token that ends it.
+    pub end: Option<u32>,
+}
+
+impl Thinking {
+    /// How many tokens of a reply of `length`: at least the two that begin and end it, or none.
+    fn tokens(&self, length: u32) -> u32 {
+        let part = (f64::from(length) * self.ratio) as u32;
+        if length < 2 || part == 0 { 0 } else { part.clamp(2, length) }
+    }
 }
 
 /// Plans replies.
@@ -25,6 +48,8 @@ pub struct Reply {
     pub mean_tokens: u32,
     /// Seed of the model.
     pub seed: u64,
+    /// Whether random replies begin with thoughts.
+    pub thinking: Option<Thinking>,
 }
 
 impl Reply {
@@ -38,25 +63,49 @@ impl Reply {
         (seed, choice): (Option<u64>, u32),
     ) -> Plan {
         let draws = Draws::new(self.seed, prompt, seed, choice);
-        match self.source {
+        match &self.source {
             ReplySource::Random => {
                 let (first, others) = tokenizer.words();
                 let span = u64::from(self.mean_tokens.max(1)) * 2 - 1;
                 let own = (draws.at(0) % span + 1) as u32;
                 let length = if limits.ignore_eos { u32::MAX } else { own.max(limits.min_tokens) };
-                Plan::new(limits, tokenizer, |ordinal| {
-                    let words = if ordinal == 1 { first } else { others };
+                let (thoughts, [start, end]) = self.thoughts(tokenizer, length.min(limits.max_tokens));
+                let plan = Plan::new(limits, tokenizer, |ordinal| {
+                    if thoughts > 0 && (ordinal == 1 || ordinal == thoughts) {
+                        return Some(if ordinal == 1 { start } else { end });
+                    }
+                    let words = if ordinal == 1 || ordinal == thoughts + 1 { first } else { others };
                     let pick = draws.at(u64::from(ordinal)) as usize;
                     (ordinal <= length).then(|| words[pick % words.len()])
-                })
+                });
+                plan.thinking_for(thoughts)
             }
-            ReplySource::Echo => Plan::new(limits, tokenizer, |ordinal| {
-                let at = ordinal as usize - 1;
-                let goes_on = at < echo.len() || limits.ignore_eos || ordinal <= limits.min_tokens;
-                (goes_on && !echo.is_empty()).then(|| echo[at % echo.len()])
-            }),
+            ReplySource::Echo => said(limits, tokenizer, echo),
+            ReplySource::Dataset(dataset) => {
+                let answer = dataset.response(&tokenizer.decode(echo, false), draws.at(0));
+                said(limits, tokenizer, &tokenizer.encode(answer))
+            }
         }
     }
+
+    /// How many tokens of a reply the model thinks, and between which two.
+    fn thoughts(&self, tokenizer: &dyn Tokenizer, length: u32) -> (u32, [u32; 2]) {
+        let Some(thinking) = &self.thinking else { return (0, [0; 2]) };
+        let (start, end) = tokenizer.thinking().unzip();
+        match (thinking.start.or(start), thinking.end.or(end)) {
+            (Some(start), Some(end)) => (thinking.tokens(length), [start, end]),
+            _ => (0, [0; 2]),
+        }
+    }
+}
+
+/// A reply of certain tokens, again and again if it may not end.
+fn said(limits: &Limits, tokenizer: &dyn Tokenizer, tokens: &[u32]) -> Plan {
+    Plan::new(limits, tokenizer, |ordinal| {
+        let at = ordinal as usize - 1;
+        let goes_on = at < tokens.len() || limits.ignore_eos || ordinal <= limits.min_tokens;
+        (goes_on && !tokens.is_empty()).then(|| tokens[at % tokens.len()])
+    })
 }
 
 /// Random numbers of one choice, by place.
@@ -87,7 +136,7 @@ mod tests {
     fn reply(source: ReplySource, limits: &Limits, seed: Option<u64>, choice: u32) -> Plan {
         let tokenizer = BuiltinTokenizer::default();
         let prompt = tokenizer.encode("one two six");
-        let reply = Reply { source, mean_tokens: 8, seed: 0 };
+        let reply = Reply { source, mean_tokens: 8, seed: 0, thinking: None };
         reply.plan(&tokenizer, limits, &prompt, &prompt, (seed, choice))
     }
 
@@ -120,6 +169,35 @@ mod tests {
             let plan = reply(source, &Limits { min_tokens: 30, ..limits() }, None, 0);
             assert_eq!(plan.stop_after, Some(31));
         }
+    }
+
+    /// AISimulate's mocker (reference-surface.md §2.1): floor(length · ratio), 2 at least, none if there is no room.
+    #[test]
+    fn thoughts_are_a_part_of_the_reply() {
+        let thinking = Thinking { ratio: 0.3, start: None, end: None };
+        for (length, tokens) in [(1, 0), (3, 0), (4, 2), (9, 2), (10, 3), (100, 30)] {
+            assert_eq!(thinking.tokens(length), tokens, "{length}");
+        }
+        let all = Thinking { ratio: 1.0, ..thinking };
+        assert_eq!((all.tokens(1), all.tokens(5)), (0, 5));
+
+        let tokenizer = BuiltinTokenizer::default();
+        let (start, end) = tokenizer.thinking().unwrap();
+        let reply = Reply { source: ReplySource::Random, mean_tokens: 8, seed: 0, thinking: Some(thinking) };
+        let plan = reply.plan(
+            &tokenizer,
+            &Limits { ignore_eos: true, max_tokens: 10, ..limits() },
+            &[0],
+            &[],
+            (None, 0),
+        );
+        assert_eq!((plan.tokens[0], plan.tokens[2], plan.len()), (start, end, 10));
+        assert_eq!(plan.tokens.iter().filter(|token| [start, end].contains(token)).count(), 2);
+        assert_eq!(plan.thinking(), 3);
+        // One word was thought; the answer begins without a space.
+        let (thought, answer) = plan.text(0, usize::MAX).split_at(plan.thought());
+        assert_eq!(thought.split_whitespace().count(), 1);
+        assert_eq!((answer.split_whitespace().count(), answer.starts_with(' ')), (7, false));
     }
 
     #[test]

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use windtunnel_engine::RankConfig;
+use windtunnel_engine::vllm::KvLoadFailurePolicy;
 use windtunnel_live::http::{App, Dialect, ServerSettings, server};
-use windtunnel_live::text::{BuiltinTokenizer, Reply, ReplySource};
+use windtunnel_live::kv_transfer::{TransferSettings, Transfers};
+use windtunnel_live::text::{BuiltinTokenizer, Reply, ReplySource, Thinking};
 
 /// A running server. It stops when it is dropped.
 pub struct Server {
     pub address: SocketAddr,
     pub app: Arc<App>,
+    pub log: super::Log,
     stop: watch::Sender<bool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -25,6 +28,10 @@ pub struct Options {
     pub overrides: Vec<String>,
     pub no_delay: bool,
     pub source: ReplySource,
+    pub thinking: Option<Thinking>,
+    pub transfers: Option<TransferSettings>,
+    /// KV that does not come is computed.
+    pub recompute: bool,
     pub settings: ServerSettings,
 }
 
@@ -35,6 +42,9 @@ impl Default for Options {
             overrides: Vec::new(),
             no_delay: true,
             source: ReplySource::Random,
+            thinking: None,
+            transfers: None,
+            recompute: false,
             settings: ServerSettings {
                 max_body_bytes: 1 << 20,
                 body_timeout: Duration::from_secs(5),
@@ -47,29 +57,41 @@ impl Default for Options {
 impl Server {
     pub fn start(options: Options) -> Server {
         let overrides: Vec<&str> = options.overrides.iter().map(String::as_str).collect();
-        let deployment = super::deployment(options.yaml, &overrides);
-        let (worker, _) = super::worker(&deployment, options.no_delay);
+        let mut deployment = super::deployment(options.yaml, &overrides);
+        if let (Some(transfers), RankConfig::Vllm(engine)) = (&options.transfers, &mut deployment.engine) {
+            engine.kv_role = Some(transfers.role);
+            if options.recompute {
+                engine.kv_load_failure_policy = KvLoadFailurePolicy::Recompute;
+            }
+        }
         let mut settings = options.settings;
         settings.dialect = match deployment.engine {
             RankConfig::Vllm(_) => Dialect::Vllm,
             RankConfig::Sglang(_) => Dialect::Sglang,
             RankConfig::Trtllm(_) => Dialect::Trtllm,
         };
-        let reply = Reply { source: options.source, mean_tokens: 8, seed: 0 };
+        let reply = Reply { source: options.source, mean_tokens: 8, seed: 0, thinking: options.thinking };
         let tokenizer = Box::new(BuiltinTokenizer::default());
-        let app = Arc::new(App::new(worker, settings, tokenizer, reply));
         let (stop, stopped) = watch::channel(false);
         let (tell, told) = std::sync::mpsc::channel();
-        let theirs = app.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
             runtime.expect("a runtime").block_on(async move {
                 let listener = server::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
-                tell.send(listener.local_addr().expect("an address")).expect("the test waits");
-                server::serve(listener, theirs, stopped).await;
+                let transfers = match options.transfers {
+                    Some(settings) => Some(Transfers::open(settings).await.expect("a port for transfers")),
+                    None => None,
+                };
+                let (worker, log) = super::worker_with(&deployment, options.no_delay, transfers.clone());
+                let app = App::new(worker, settings, tokenizer, reply).with_transfers(transfers);
+                let app = Arc::new(app);
+                let address = listener.local_addr().expect("an address");
+                tell.send((address, app.clone(), log)).expect("the test waits");
+                server::serve(listener, app, stopped).await;
             });
         });
-        Server { address: told.recv().expect("it starts"), app, stop, thread: Some(thread) }
+        let (address, app, log) = told.recv().expect("it starts");
+        Server { address, app, log, stop, thread: Some(thread) }
     }
 
     /// A deployment like the usual one.

@@ -6,7 +6,8 @@ pub mod http;
 use std::sync::{Arc, Mutex};
 use windtunnel_config::Deployment;
 use windtunnel_engine::{Nanos, RankStats, Rejection};
-use windtunnel_live::observer::{Ended, Observers, PassObserver, PassReport, RequestInfo};
+use windtunnel_live::kv_transfer::Transfers;
+use windtunnel_live::observer::{Ended, Observers, PassObserver, PassReport, RequestInfo, RequestTimes};
 use windtunnel_live::stream::TokenStream;
 use windtunnel_live::{Stops, Submission, Worker, WorkerOptions};
 
@@ -31,11 +32,16 @@ pub fn deployment(yaml: &str, overrides: &[&str]) -> Deployment {
 
 /// What an observer saw, as lines.
 #[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<String>>>);
+pub struct Log(Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<RequestTimes>>>);
 
 impl Log {
     pub fn lines(&self) -> Vec<String> {
         self.0.lock().expect("no observer panicked").clone()
+    }
+
+    /// The times of the requests that ended, in order.
+    pub fn times(&self) -> Vec<RequestTimes> {
+        self.1.lock().expect("no observer panicked").clone()
     }
 
     fn note(&self, line: String) {
@@ -56,6 +62,8 @@ impl PassObserver for Log {
         let gaps: Vec<String> = pass.gaps.iter().map(|(gap, n)| format!("{}x{n}", gap.as_ms())).collect();
         let ended: Vec<String> =
             pass.ended.iter().map(|e| format!("{} {}", e.info.name, e.reason.as_str())).collect();
+        let times = pass.ended.iter().map(|ended| *ended.times);
+        self.1.lock().expect("no observer panicked").extend(times);
         self.note(format!(
             "pass {} of {} ms: {} tokens, {} first, gaps {gaps:?}, ended {ended:?}",
             pass.number,
@@ -72,6 +80,15 @@ impl PassObserver for Log {
 
 /// A worker whose ranks all tell one log.
 pub fn worker(deployment: &Deployment, no_delay: bool) -> (Worker, Log) {
+    worker_with(deployment, no_delay, None)
+}
+
+/// The same with a part in transfers of KV.
+pub fn worker_with(
+    deployment: &Deployment,
+    no_delay: bool,
+    transfers: Option<Arc<Transfers>>,
+) -> (Worker, Log) {
     let log = Log::default();
     let mut observers = |_| {
         let mut observers = Observers::default();
@@ -79,7 +96,14 @@ pub fn worker(deployment: &Deployment, no_delay: bool) -> (Worker, Log) {
         observers
     };
     let replicas = deployment.replicas;
-    let options = WorkerOptions { replicas, no_delay, kv_events: true, observers: &mut observers };
+    let options = WorkerOptions {
+        replicas,
+        no_delay,
+        kv_events: true,
+        transfers,
+        routed: replicas.get() > 1,
+        observers: &mut observers,
+    };
     (Worker::start(deployment, options).expect("a worker"), log)
 }
 
@@ -103,6 +127,7 @@ pub fn again(worker: &Worker, prompt: u32) -> Submission {
         lora: None,
         cache_salt: None,
         priority: None,
+        routed: None,
     };
     submission(info)
 }
@@ -128,6 +153,7 @@ pub fn stopping(worker: &Worker, prompt: u32, max_tokens: u32, stops: Stops) -> 
         lora: None,
         cache_salt: None,
         priority: None,
+        routed: None,
     };
     Submission::new(Arc::new(TokenStream::new(Arc::new(info))), stops)
 }

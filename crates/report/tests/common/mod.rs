@@ -33,6 +33,7 @@ pub fn request(id: u64, tokens_ms: &[f64]) -> RequestRecord {
         reused_tokens: 0,
         admissions: 1,
         preemptions: 0,
+        retries: 0,
         finish_reason: FinishReason::Length,
     }
 }

@@ -8,13 +8,13 @@
 //! | R2 | r2_equals_are_drawn_evenly_and_repeatably |
 //! | R3 | r3_only_what_is_not_cached_has_to_be_computed |
 //! | R4 | r4_a_prompt_counts_until_its_first_token_and_a_request_until_its_end |
+//! | R5 | r5_a_hand_off_leaves_no_prompt_behind |
 //! | R6 | r4_a_prompt_counts_until_its_first_token_and_a_request_until_its_end (nothing else ends it) |
 //! | R7 | r7_a_long_request_stays_in_the_books |
 //! | R8 | r8_a_burst_drains_and_leaves_nothing_behind |
 //! | R9 | r9_independent_requests_are_spread |
 //! | R10 | r10_an_amplified_credit_has_no_floor |
 //! | R11 | r11_a_request_is_forgotten_once |
-//! | R5 | not yet: there is no hand-off |
 
 use super::*;
 use crate::draw::Draw;
@@ -144,6 +144,26 @@ fn r4_a_prompt_counts_until_its_first_token_and_a_request_until_its_end() {
     assert_eq!(books(&router, 10), (0, 15, 1));
     router.tell(0, Nanos(20), News::Ended(RequestId(5)));
     assert_eq!(books(&router, 20), (0, 0, 0));
+}
+
+/// dynamo#7643, dynamo#14970. After a hand-off the decode worker was still charged the prompt that another one had
+/// computed: it has 0 tokens to compute, the blocks of the prompt in use, and a request. The prefill worker has the
+/// prompt to compute, which ends with the first token, and no blocks in use for outputs that it does not give.
+#[test]
+fn r5_a_hand_off_leaves_no_prompt_behind() {
+    let of = |serves| {
+        let mut router = router(KvRouterSettings { serves, ..seeded(1) }, 1);
+        route(&mut router, &unlike(5, 15));
+        let books = |router: &KvRouter| {
+            let tracker = &router.tracker;
+            (tracker.prefill_tokens(0, Nanos(10)), tracker.blocks(0), tracker.requests(0))
+        };
+        let before = books(&router);
+        router.tell(0, Nanos(10), News::FirstToken(RequestId(5)));
+        [before, books(&router)]
+    };
+    assert_eq!(of(Serves::Outputs), [(0, 15, 1), (0, 15, 1)]);
+    assert_eq!(of(Serves::Prompts), [(960, 0, 1), (0, 0, 1)]);
 }
 
 /// dynamo#13310: after five minutes a request's blocks were dropped.

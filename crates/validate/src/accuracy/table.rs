@@ -8,7 +8,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 /// The rows of a file, each with its line. Its header has at least the columns `needed`.
-pub(super) fn rows<T: DeserializeOwned>(path: &Path, needed: &[&str]) -> Result<Vec<(u64, T)>, AccuracyError> {
+pub(super) fn rows<T: DeserializeOwned>(
+    path: &Path,
+    needed: &[&str],
+) -> Result<Vec<(u64, T)>, AccuracyError> {
     let error = |reason: String| AccuracyError { path: path.to_owned(), reason };
     let unreadable = |cause: std::io::Error| error(format!("cannot be read: {cause}"));
     let mut file = BufReader::new(File::open(path).map_err(unreadable)?);

@@ -2,10 +2,12 @@
 //! chat_completion}/serving.py).
 
 use super::Endpoint;
-use super::logprobs;
 use super::request::OpenAiRequest;
+use super::{ToolCall, logprobs, tools};
 use crate::http::app::{App, unix_seconds};
+use crate::http::error::Dialect;
 use crate::http::generation::{Choice, Generation, News};
+use crate::http::kv_transfer;
 use crate::text::StopReason;
 use serde_json::{Map, Value, json};
 
@@ -21,6 +23,10 @@ pub struct Shape {
     pub(super) token_ids: bool,
     pub(super) logprobs: Option<u32>,
     cached_in_usage: bool,
+    /// What thoughts are called in a message, if they are shown.
+    reasoning: Option<&'static str>,
+    /// The call that the reply is.
+    pub(super) tool_call: Option<ToolCall>,
     /// What stands before the reply: its prompt, or the message that it continues.
     echo: Option<String>,
 }
@@ -46,6 +52,19 @@ impl Shape {
             token_ids: request.return_token_ids == Some(true),
             logprobs: logprobs::wanted(request, endpoint),
             cached_in_usage: app.settings.cached_in_usage,
+            // H17: vLLM has renamed it, SGLang has not.
+            reasoning: match app.settings.dialect {
+                _ if request.include_reasoning == Some(false) => None,
+                Dialect::Vllm => Some("reasoning"),
+                Dialect::Sglang | Dialect::Trtllm => Some("reasoning_content"),
+            },
+            // Asked for in the same words before.
+            tool_call: match endpoint {
+                Endpoint::Chat => {
+                    tools::wanted(request.tools.as_ref(), request.tool_choice.as_ref()).ok().flatten()
+                }
+                Endpoint::Completions => None,
+            },
             echo,
         }
     }
@@ -86,7 +105,38 @@ impl Shape {
     /// `usage` of the whole request.
     pub(super) fn whole_usage(&self, generation: &Generation) -> Value {
         let (prompt, completion) = (generation.prompt_tokens(), generation.completion_tokens());
-        self.usage(prompt, completion, Some(generation.cached_tokens()))
+        let mut usage = self.usage(prompt, completion, Some(generation.cached_tokens()));
+        let thoughts: u64 =
+            generation.choices().iter().map(|c| u64::from(c.plan.thinking().min(c.sent_tokens()))).sum();
+        if thoughts > 0 {
+            usage["completion_tokens_details"] = json!({"reasoning_tokens": thoughts});
+        }
+        usage
+    }
+
+    /// A piece of a reply as the fields of a message or a delta: what of it is thought, and what is said.
+    fn said(&self, choice: &Choice, from: usize, to: usize) -> Map<String, Value> {
+        let cut = choice.plan.thought().clamp(from, to);
+        let mut fields = Map::new();
+        if let Some(name) = self.reasoning.filter(|_| cut > from) {
+            fields.insert(name.into(), choice.plan.text(from, cut).into());
+        }
+        if cut < to || cut == from {
+            fields.insert("content".into(), choice.plan.text(cut, to).into());
+        }
+        fields
+    }
+
+    /// The end as the client is told: that a tool is called, where one is (vLLM: not where the client named it).
+    fn finish(
+        &self,
+        choice: &Choice,
+        finish: Option<&'static str>,
+        dialect: Dialect,
+    ) -> Option<&'static str> {
+        let calls = self.tool_call.as_ref().is_some_and(|call| !(call.named && dialect == Dialect::Vllm));
+        let ended = choice.stop_reason().is_none() && finish == Some("stop");
+        if calls && ended { Some("tool_calls") } else { finish }
     }
 
     /// The answer in one.
@@ -105,7 +155,7 @@ impl Shape {
             "service_tier": null,
             "system_fingerprint": null,
             "usage": self.whole_usage(generation),
-            "kv_transfer_params": null,
+            "kv_transfer_params": kv_transfer::answered(generation),
         });
         if self.endpoint == Endpoint::Chat {
             answer["prompt_logprobs"] = Value::Null;
@@ -125,16 +175,37 @@ impl Shape {
         let mut answer = json!({
             "index": choice.index,
             "logprobs": self.logprobs(generation, choice, (0, choice.sent_tokens())),
-            "finish_reason": choice.finish(),
+            "finish_reason": self.finish(choice, choice.finish(), generation.app().settings.dialect),
             "stop_reason": stop_reason(choice),
             "token_ids": ids,
         });
         match self.endpoint {
             Endpoint::Chat => {
-                answer["message"] = json!({
-                    "role": "assistant", "content": text, "refusal": null, "annotations": null, "audio": null,
+                let mut message = json!({
+                    "role": "assistant", "content": null, "refusal": null, "annotations": null, "audio": null,
                     "function_call": null, "reasoning": null,
                 });
+                match &self.tool_call {
+                    Some(call) => {
+                        message["content"] = "".into();
+                        message["tool_calls"] = json!([{
+                            "id": call.id(&self.id, choice.index),
+                            "type": "function",
+                            "function": {"name": call.name, "arguments": text},
+                        }]);
+                    }
+                    None => {
+                        let before = text.len() - choice.text().len();
+                        for (name, value) in self.said(choice, 0, choice.text().len()) {
+                            message[name] = value;
+                        }
+                        if let Some(echo) = text.get(..before).filter(|echo| !echo.is_empty()) {
+                            message["content"] =
+                                format!("{echo}{}", message["content"].as_str().unwrap_or("")).into();
+                        }
+                    }
+                }
+                answer["message"] = message;
             }
             Endpoint::Completions => {
                 answer["text"] = text.into();
@@ -159,7 +230,11 @@ impl Shape {
             Endpoint::Chat => {
                 // The end may bring no text: then the delta is empty, as OpenAI's is.
                 let silent = text.is_empty() && news.finish.is_some();
-                let delta = if silent { json!({}) } else { json!({"content": text}) };
+                let delta = match &self.tool_call {
+                    _ if silent => json!({}),
+                    Some(_) => json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]}),
+                    None => self.said(choice, news.text.0, news.text.1).into(),
+                };
                 fields.insert("delta".into(), delta);
             }
             Endpoint::Completions => {
@@ -167,7 +242,8 @@ impl Shape {
             }
         }
         fields.insert("logprobs".into(), self.logprobs(generation, choice, news.tokens));
-        fields.insert("finish_reason".into(), news.finish.into());
+        let finish = self.finish(choice, news.finish, generation.app().settings.dialect);
+        fields.insert("finish_reason".into(), finish.into());
         if news.finish.is_some() {
             fields.insert("stop_reason".into(), stop_reason(choice));
         }
@@ -179,7 +255,11 @@ impl Shape {
             }
         }
         let usage = (choice.info().prompt.len() as u64, u64::from(news.tokens.1));
-        self.frame(vec![Value::Object(fields)], Some(usage))
+        let mut chunk = self.frame(vec![Value::Object(fields)], Some(usage));
+        if news.finish.is_some() && choice.held().is_some() {
+            chunk["kv_transfer_params"] = kv_transfer::answered(generation);
+        }
+        chunk
     }
 
     /// What stands around the choices of a chunk. `tokens` are those of the prompt and the reply so far.

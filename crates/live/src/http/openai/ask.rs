@@ -1,11 +1,13 @@
 //! From a request's fields to what the engine is asked: checks, prompts, bounds.
 
 use super::Endpoint;
-use super::logprobs;
 use super::request::{ChatMessage, Content, OneOrMany, OpenAiRequest, Prompt};
+use super::{logprobs, tools};
 use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::generation::{Ask, PromptTokens};
+use crate::http::kv_transfer;
+use crate::kv_transfer::Remote;
 use crate::text::{Limits, Message};
 use axum::http::{HeaderMap, StatusCode};
 
@@ -44,6 +46,15 @@ pub fn ask(
     if request.cache_salt.as_deref() == Some("") {
         return Err(ApiError::field("cache_salt", "cache_salt is empty"));
     }
+    let remote = kv_transfer::asked(app, request.kv_transfer_params.as_ref())?;
+    if remote != Remote::None && (choices > 1 || prompts.len() > 1) {
+        let message = "KV of other workers is told for one prompt with one choice only";
+        return Err(ApiError::field("kv_transfer_params", message));
+    }
+    let tool_call = match endpoint {
+        Endpoint::Chat => tools::wanted(request.tools.as_ref(), request.tool_choice.as_ref())?,
+        Endpoint::Completions => None,
+    };
     Ok(Ask {
         name: id.to_owned(),
         prompts,
@@ -64,6 +75,9 @@ pub fn ask(
         cache_salt: request.cache_salt.clone(),
         lora: app.lora(request.model.as_deref()),
         dp_rank: dp_rank(headers)?,
+        session: session(request.session_id.as_deref(), headers),
+        remote,
+        tool_call,
     })
 }
 
@@ -74,10 +88,6 @@ fn refuse_unserved(request: &OpenAiRequest) -> Result<(), ApiError> {
     };
     if request.use_beam_search == Some(true) {
         return refuse("use_beam_search", "beam search");
-    }
-    let choice = request.tool_choice.as_ref().filter(|choice| !choice.is_null());
-    if choice.is_some_and(|choice| *choice != "none" && *choice != "auto") {
-        return refuse("tool_choice", "a tool call that has to be made");
     }
     if request.suffix.as_deref().is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "suffix is not served"));
@@ -128,6 +138,12 @@ fn whole(field: &str, value: i64, least: i64) -> Result<u32, ApiError> {
         Ok(number) if value >= least => Ok(number),
         _ => Err(ApiError::field(field, format!("{field} is {value}, allowed is {least} or more"))),
     }
+}
+
+/// The conversation that a request belongs to: its field, or what aiperf says in a header.
+pub fn session(named: Option<&str>, headers: &HeaderMap) -> Option<String> {
+    let header = headers.get("x-session-affinity").and_then(|value| value.to_str().ok());
+    named.or(header).filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 /// The rank that a router names.

@@ -5,9 +5,11 @@ mod ask;
 mod logprobs;
 mod request;
 mod sse;
+mod tools;
 
-pub use ask::{ask, completion_prompts, prompts};
+pub use ask::{ask, completion_prompts, prompts, session};
 pub use request::{OneOrMany, OpenAiRequest, Prompt};
+pub use tools::ToolCall;
 
 use super::app::App;
 use super::body;

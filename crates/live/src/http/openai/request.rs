@@ -56,14 +56,22 @@ pub struct OpenAiRequest {
     pub return_token_ids: Option<bool>,
     /// Name of the request.
     pub request_id: Option<String>,
+    /// Name of the conversation.
+    pub session_id: Option<String>,
     /// Chat: the prompt ends where the assistant begins.
     pub add_generation_prompt: Option<bool>,
     /// Chat: the prompt ends inside the last message.
     pub continue_final_message: Option<bool>,
     /// No more of the prompt than its last tokens.
     pub truncate_prompt_tokens: Option<i64>,
-    /// Refused where it makes the model call a tool: it never does by itself.
+    /// Whether the prompt's KV comes from elsewhere or goes there.
+    pub kv_transfer_params: Option<Value>,
+    /// Chat: functions that may be called.
+    pub tools: Option<Value>,
+    /// Chat: whether one has to be; the model calls none by itself.
     pub tool_choice: Option<Value>,
+    /// Chat: thoughts are part of the answer, unless this is false.
+    pub include_reasoning: Option<bool>,
     /// Refused.
     pub use_beam_search: Option<bool>,
     /// Refused.

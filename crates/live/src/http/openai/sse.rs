@@ -42,6 +42,15 @@ impl Frames for Chunks {
                 chunk["prompt_token_ids"] = choice.info().prompt.to_vec().into();
             }
             event(out, &chunk);
+            if let Some(call) = &self.shape.tool_call {
+                let called = json!({
+                    "index": choice.index, "delta": {"tool_calls": [{
+                        "index": 0, "id": call.id(&self.shape.id, choice.index), "type": "function",
+                        "function": {"name": call.name, "arguments": ""},
+                    }]}, "logprobs": null, "finish_reason": null,
+                });
+                event(out, &self.shape.frame(vec![called], Some(usage)));
+            }
             if let Some(before) = before.filter(|before| !before.is_empty()) {
                 let echo = json!({
                     "index": choice.index, "delta": {"content": before}, "logprobs": null, "finish_reason": null,
@@ -54,7 +63,12 @@ impl Frames for Chunks {
     fn chunk(&self, generation: &Generation, news: &News, first: bool, out: &mut String) {
         let choice = &generation.choices()[news.choice];
         match &self.plain {
-            Some((before, behind)) if news.finish.is_none() && news.index == 0 && !first => {
+            Some((before, behind))
+                if news.finish.is_none()
+                    && news.index == 0
+                    && !first
+                    && news.text.0 >= choice.plan.thought() =>
+            {
                 out.push_str(before);
                 push_json(out, choice.plan.text(news.text.0, news.text.1));
                 out.push_str(behind);
@@ -74,7 +88,7 @@ impl Frames for Chunks {
 
 /// What stands before and behind the text of a chunk, where chunks differ in nothing else.
 fn plain(shape: &Shape) -> Option<(String, String)> {
-    if shape.continuous_usage || shape.token_ids || shape.logprobs.is_some() {
+    if shape.continuous_usage || shape.token_ids || shape.logprobs.is_some() || shape.tool_call.is_some() {
         return None;
     }
     let choice = match shape.endpoint {

@@ -235,6 +235,7 @@ fn positive(value: &Value) -> Option<u32> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use windtunnel_engine::sglang::{Disaggregation, HandOffRules};
 
     fn checked(config: Value) -> Result<Config, String> {
         let settings: Settings = serde_json::from_value(config).map_err(|e| e.to_string())?;
@@ -291,6 +292,8 @@ mod tests {
             retract_by_priority: true,
             prefill_max_requests: Some(5),
             max_queued_requests: Some(6),
+            disaggregation: Disaggregation::Off,
+            hand_off_rules: HandOffRules::InTurns,
             refuse_unservable: false,
             kv_events: false.into(),
             kv_event_tokens: 16,

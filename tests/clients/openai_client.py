@@ -1,11 +1,12 @@
 """OpenAI's own client against a mock worker: what it sends is understood, and what it gets it can read.
 
-    python openai_sdk.py http://127.0.0.1:8000
+    python openai_client.py path/to/windtunnel
 """
 
 import sys
 
 import openai
+from workers import Mocker
 
 PROMPT = "tell me of the old sea and the red sun"
 MESSAGES = [{"role": "user", "content": PROMPT}]
@@ -85,4 +86,6 @@ def main(base):
     print(f"openai {openai.__version__}: models, chat, completions, streams, logprobs, stops, errors")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    with Mocker(sys.argv[1], "--block-size", "16", "--speedup-ratio", "0") as mocker:
+        main(mocker.urls[0])

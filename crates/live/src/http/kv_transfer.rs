@@ -1,0 +1,79 @@
+//! `kv_transfer_params`: what a request says of KV that others have computed or will read, and what its answer does
+//! (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py, 0.33.0).
+
+use super::app::App;
+use super::error::ApiError;
+use super::generation::Generation;
+use crate::kv_transfer::{Remote, RemoteKv, Transfers};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What a request asks for. Where the worker takes no part in transfers, nothing, as with vLLM.
+///
+/// # Errors
+/// Params that name no KV.
+pub fn asked(app: &App, params: Option<&Value>) -> Result<Remote, ApiError> {
+    let wrong = |message: String| ApiError::field("kv_transfer_params", message);
+    let Some(params) = params.filter(|params| !params.is_null()) else { return Ok(Remote::None) };
+    let Some(params) = params.as_object() else {
+        return Err(wrong("kv_transfer_params is not an object".into()));
+    };
+    let Some(transfers) = &app.transfers else { return Ok(Remote::None) };
+    let role = transfers.settings().role;
+    let flag = |name: &str| params.get(name).and_then(Value::as_bool) == Some(true);
+    match (flag("do_remote_prefill"), flag("do_remote_decode")) {
+        (true, true) => Err(wrong("do_remote_prefill and do_remote_decode are both true".into())),
+        (true, false) if role.consumes() => {
+            let missing = |name: &str| wrong(format!("do_remote_prefill is true, and {name} is missing"));
+            let text = |name: &str| {
+                let value = params.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+                value.map(str::to_owned).ok_or_else(|| missing(name))
+            };
+            let port = params.get("remote_port").and_then(Value::as_u64);
+            let port =
+                port.and_then(|port| u16::try_from(port).ok()).ok_or_else(|| missing("remote_port"))?;
+            if params.get("remote_block_ids").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+                return Err(missing("remote_block_ids"));
+            }
+            let cached = params.get("remote_prefill_cached_tokens").and_then(Value::as_u64);
+            Ok(Remote::Pull(Arc::new(RemoteKv {
+                engine_id: text("remote_engine_id")?,
+                request_id: text("remote_request_id")?,
+                host: text("remote_host")?,
+                port,
+                cached_tokens: cached.and_then(|tokens| u32::try_from(tokens).ok()),
+            })))
+        }
+        (false, true) if role.produces() => Ok(Remote::Hold),
+        _ => Ok(Remote::None),
+    }
+}
+
+/// What the answer says: where what was computed can be read. Null where nothing is held.
+pub fn answered(generation: &Generation) -> Value {
+    let held = generation.choices().first().and_then(|choice| Some((choice, choice.held()?)));
+    let (Some(transfers), Some((choice, blocks))) = (&generation.app().transfers, held) else {
+        return Value::Null;
+    };
+    let settings = transfers.settings();
+    let info = choice.info();
+    // The token that was given last is not computed.
+    let computed = info.prompt.len() + choice.times().map_or(0, |times| times.output_tokens as usize - 1);
+    json!({
+        "do_remote_prefill": true,
+        "do_remote_decode": false,
+        "remote_block_ids": [blocks],
+        "remote_engine_id": settings.engine_id,
+        "remote_request_id": Transfers::request_id(info.id, &info.name),
+        "remote_host": settings.host,
+        "remote_port": settings.port,
+        "tp_size": settings.tensor,
+        "dcp_size": 1,
+        "pp_size": 1,
+        "remote_num_tokens": computed,
+        "remote_blocks_expiry_time": null,
+        "remote_registration_generation": 0,
+        "transfer_mode": "pull",
+        "remote_prefill_cached_tokens": choice.cached_tokens(),
+    })
+}

@@ -1,0 +1,97 @@
+//! The side that reads: one request's claim on what a prefill worker holds, from its arrival to the end of its load.
+
+use super::wire::{ANSWER, Answered, Asked, Lines};
+use super::{Back, RemoteKv, resolve};
+use std::io;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use windtunnel_config::KvTransfer;
+use windtunnel_engine::Nanos;
+
+/// What the rank says of the request.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Its load starts, of so many tokens.
+    Start { at: Nanos, tokens: u32, law: KvTransfer },
+    /// It is not loaded: it ended before.
+    Forget,
+}
+
+/// A claim that was granted.
+struct Granted {
+    lines: Lines,
+    /// How long the computation took.
+    computed_for: Nanos,
+}
+
+impl Granted {
+    /// Waits until the other side has gone. It says nothing more while all is well.
+    async fn lost(&mut self) {
+        let _: io::Result<Option<Answered>> = self.lines.hear().await;
+    }
+
+    async fn release(&mut self) {
+        // Where that does not arrive, the lease ends.
+        let _ = self.lines.say(&Asked::Release).await;
+    }
+}
+
+/// Claims, waits for the rank's word, and reports the end of the load.
+pub(super) async fn run(remote: Arc<RemoteKv>, mut steps: UnboundedReceiver<Step>, back: Back) {
+    let mut granted = tokio::time::timeout(ANSWER, claim(&remote))
+        .await
+        .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")));
+    let step = match &mut granted {
+        Ok(claim) => tokio::select! {
+            biased;
+            step = steps.recv() => step,
+            () = claim.lost() => {
+                granted = Err(io::Error::other("the prefill worker is gone"));
+                steps.recv().await
+            }
+        },
+        Err(_) => steps.recv().await,
+    };
+    match (step, granted) {
+        (Some(Step::Start { at, tokens, law }), Ok(claim)) => load(claim, &back, (at, tokens, law)).await,
+        (Some(Step::Start { .. }), Err(error)) => fail(&remote, &back, &error.to_string()),
+        (Some(Step::Forget), Ok(mut claim)) => claim.release().await,
+        (Some(Step::Forget), Err(_)) | (None, _) => {}
+    }
+}
+
+async fn claim(remote: &RemoteKv) -> io::Result<Granted> {
+    let stream = TcpStream::connect(resolve(&remote.host, remote.port).await?).await?;
+    let mut lines = Lines::new(stream);
+    let (engine_id, request_id) = (remote.engine_id.clone(), remote.request_id.clone());
+    lines.say(&Asked::Claim { engine_id, request_id }).await?;
+    match lines.hear().await? {
+        Some(Answered::Held { computed_for, .. }) => Ok(Granted { lines, computed_for: Nanos(computed_for) }),
+        Some(Answered::Refused { reason }) => Err(io::Error::other(reason)),
+        None => Err(io::Error::other("the prefill worker is gone")),
+    }
+}
+
+/// The transfer: it takes its time, and fails when the other side goes meanwhile.
+async fn load(mut claim: Granted, back: &Back, (at, tokens, law): (Nanos, u32, KvTransfer)) {
+    let end = at + law.alone(tokens, claim.computed_for);
+    loop {
+        let wait = back.clock.until(end);
+        if wait.is_zero() {
+            break;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = claim.lost() => return back.load_ended(back.clock.now(), false),
+        }
+    }
+    back.load_ended(end, true);
+    claim.release().await;
+}
+
+fn fail(remote: &RemoteKv, back: &Back, reason: &str) {
+    // The request's client is told that its KV did not come; why that is, the operator wants to know.
+    eprintln!("warning: KV of {}:{} is not to be had: {reason}", remote.host, remote.port);
+    back.load_ended(back.clock.now(), false);
+}

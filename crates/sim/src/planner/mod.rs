@@ -1,0 +1,142 @@
+//! Planners: how many workers there should be, by what is seen of those that are there.
+//!
+//! A planner is asked at the instants that it names and sees a [`Snapshot`]; it reads no clock and knows nothing of
+//! rank groups or routers. A new one: a type that implements [`Planner`], and a variant of
+//! `windtunnel_config::PlannerPolicy` that holds its settings.
+
+mod dynamo;
+mod hpa;
+
+pub use crate::fleet::Counts;
+
+use dynamo::Dynamo;
+use hpa::HpaRule;
+use windtunnel_config::{Deployment, PlannerPolicy, Scaling};
+use windtunnel_engine::Nanos;
+
+/// What is seen of a pool of workers at the end of an instant.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The instant.
+    pub now: Nanos,
+    /// How many workers there are.
+    pub workers: Counts,
+    /// The ranks of the workers that take requests, by worker and rank.
+    pub ranks: Vec<RankLoad>,
+    /// What has happened since the start of the run, on all workers.
+    pub totals: Totals,
+}
+
+/// What a rank has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankLoad {
+    /// Running requests.
+    pub running: u64,
+    /// Waiting requests.
+    pub waiting: u64,
+    /// KV blocks in use.
+    pub used_blocks: u64,
+    /// KV blocks that can hold tokens.
+    pub usable_blocks: u64,
+    /// Prompt tokens of requests that were never admitted.
+    pub queued_prefill_tokens: u64,
+    /// Tokens of requests that were preempted and wait.
+    pub queued_decode_tokens: u64,
+    /// Tokens of running requests, prompt and output.
+    pub running_tokens: u64,
+}
+
+/// Sums since the start of the run: what differs between two snapshots happened between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Requests that came to the router.
+    pub arrivals: u64,
+    /// Their prompt tokens.
+    pub arrived_tokens: u64,
+    /// Requests that got their first token.
+    pub first_tokens: u64,
+    /// Σ of their TTFT, in nanoseconds.
+    pub ttft: u128,
+    /// Gaps between two tokens.
+    pub gaps: u64,
+    /// Their sum, in nanoseconds.
+    pub gap_time: u128,
+    /// Completed requests.
+    pub completed: u64,
+    /// Their prompt tokens.
+    pub input_tokens: u64,
+    /// Their output tokens.
+    pub output_tokens: u64,
+    /// Their prompt tokens that were found in the cache.
+    pub reused_tokens: u64,
+}
+
+impl Totals {
+    /// What happened after `earlier`.
+    pub fn since(&self, earlier: &Totals) -> Totals {
+        Totals {
+            arrivals: self.arrivals - earlier.arrivals,
+            arrived_tokens: self.arrived_tokens - earlier.arrived_tokens,
+            first_tokens: self.first_tokens - earlier.first_tokens,
+            ttft: self.ttft - earlier.ttft,
+            gaps: self.gaps - earlier.gaps,
+            gap_time: self.gap_time - earlier.gap_time,
+            completed: self.completed - earlier.completed,
+            input_tokens: self.input_tokens - earlier.input_tokens,
+            output_tokens: self.output_tokens - earlier.output_tokens,
+            reused_tokens: self.reused_tokens - earlier.reused_tokens,
+        }
+    }
+
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Totals) -> Totals {
+        Totals {
+            arrivals: self.arrivals + other.arrivals,
+            arrived_tokens: self.arrived_tokens + other.arrived_tokens,
+            first_tokens: self.first_tokens + other.first_tokens,
+            ttft: self.ttft + other.ttft,
+            gaps: self.gaps + other.gaps,
+            gap_time: self.gap_time + other.gap_time,
+            completed: self.completed + other.completed,
+            input_tokens: self.input_tokens + other.input_tokens,
+            output_tokens: self.output_tokens + other.output_tokens,
+            reused_tokens: self.reused_tokens + other.reused_tokens,
+        }
+    }
+
+    /// Mean TTFT in ms, none without a first token.
+    pub fn mean_ttft_ms(&self) -> Option<f64> {
+        (self.first_tokens > 0).then(|| self.ttft as f64 / self.first_tokens as f64 / 1e6)
+    }
+
+    /// Mean gap in ms, none without a gap.
+    pub fn mean_itl_ms(&self) -> Option<f64> {
+        (self.gaps > 0).then(|| self.gap_time as f64 / self.gaps as f64 / 1e6)
+    }
+}
+
+/// How many workers there should be, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Ready and starting ones together.
+    pub workers: u32,
+    /// In words.
+    pub reason: String,
+}
+
+/// Decides on the number of workers.
+pub trait Planner: Send {
+    /// When it is to be asked next.
+    fn next_tick(&self) -> Nanos;
+
+    /// How many workers there should be. None: as many as there are. Whoever asks keeps to the bounds.
+    fn tick(&mut self, snapshot: &Snapshot) -> Option<Plan>;
+}
+
+/// The planner of a deployment.
+pub(crate) fn planner(scaling: &Scaling, deployment: &Deployment) -> Box<dyn Planner> {
+    match &scaling.planner {
+        PlannerPolicy::Hpa(settings) => Box::new(HpaRule::new(settings.clone(), scaling.least, scaling.most)),
+        PlannerPolicy::Dynamo(settings) => Box::new(Dynamo::new(settings.clone(), scaling, deployment)),
+    }
+}

@@ -1,0 +1,13 @@
+"""sglang-router against mock workers of SGLang.
+
+    python sglang-router_client.py path/to/windtunnel
+"""
+
+import sys
+
+from sglang_routers import aggregated
+
+COMMAND = [sys.executable, "-m", "sglang_router.launch_router"]
+
+if __name__ == "__main__":
+    aggregated("sglang-router", COMMAND, sys.argv[1])
