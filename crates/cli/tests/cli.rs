@@ -120,7 +120,8 @@ fn wrong_arguments_exit_with_2() {
 #[test]
 fn an_unknown_key_is_refused_with_the_nearest_name() {
     let folder = tempdir().unwrap();
-    let text = read(root().join(QUICKSTART)).replace("max_sequences:", "max_sequence:");
+    let text = read(root().join(QUICKSTART))
+        .replace("replicas: 2\n", "replicas: 2\n      scheduler:\n        max_sequence: 256\n");
     fs::write(folder.path().join("typo.yaml"), text).unwrap();
     fs::copy(root().join("examples/quickstart-trace.jsonl"), folder.path().join("quickstart-trace.jsonl"))
         .unwrap();
@@ -128,7 +129,7 @@ fn an_unknown_key_is_refused_with_the_nearest_name() {
     assert_eq!(done.status.code(), Some(2));
     assert_eq!(
         err(&done),
-        "error: typo.yaml, line 29: engine.workers.aggregated.scheduler.max_sequence: unknown key; did you mean \
+        "error: typo.yaml, line 30: engine.workers.aggregated.scheduler.max_sequence: unknown key; did you mean \
          max_sequences? known here: async_scheduling, capacity_policy, chunked_prefill_size, \
          clip_max_new_tokens, disaggregation_decode_extra_slots, ignore_eos, long_prefill_token_threshold, \
          long_prefill_token_threshold_adaptive, max_batched_tokens, max_num_active_seqs, \
@@ -154,7 +155,7 @@ fn json_on_standard_output_is_the_content_of_prediction_json() {
     assert_eq!(prediction["summary"]["completed_requests"], 500);
     assert_eq!(prediction["semantics"], "native");
     assert_eq!(prediction["versions"]["vllm"], "0.33.0");
-    assert_eq!(prediction["config"]["engine"]["model"], "example-8b");
+    assert_eq!(prediction["config"]["engine"]["model"], "meta-llama/Llama-3.1-8B-Instruct");
     // For a program that reads standard output, nothing else is said.
     assert_eq!(err(&done), "");
 }
@@ -256,7 +257,7 @@ fn both_steppers_write_the_same_bytes() {
             .args(["--events", "events.jsonl", "--telemetry", "telemetry.jsonl"])
             .args(["--telemetry-interval-ms", "250", "--stepper", stepper])
             // Few blocks, so that requests are preempted and blocks evicted.
-            .args(["--set", "engine.workers.aggregated.kv_cache.capacity.blocks=800"])
+            .args(["--set", "engine.workers.aggregated.kv_cache.capacity={type: fixed, blocks: 800}"])
             .arg(config)
             .current_dir(&place)
             .output()

@@ -91,7 +91,8 @@ fn it_serves_what_a_file_says_and_flags_change() {
     for worker in 0..2 {
         let models = mocker.get(worker, "/v1/models");
         assert!(
-            models.contains("\"id\":\"example-8b\"") && models.contains("\"max_model_len\":1000"),
+            models.contains("\"id\":\"meta-llama/Llama-3.1-8B-Instruct\"")
+                && models.contains("\"max_model_len\":1000"),
             "{models}"
         );
     }

@@ -72,7 +72,10 @@ fn requests_are_recorded_as_in_virtual_time() {
         json(
             &[
                 &["examples/quickstart.yaml", "--limit", "120", "--set"][..],
-                &["engine.workers.aggregated.kv_cache.capacity.blocks=900", "--capture-per-request"],
+                &[
+                    "engine.workers.aggregated.kv_cache.capacity={type: fixed, blocks: 900}",
+                    "--capture-per-request",
+                ],
                 &["--output-dir", folder.to_str().unwrap()],
                 more,
             ]

@@ -66,11 +66,7 @@ fn every_field_of_a_run_is_documented() {
         .arg(root().join("examples/quickstart.yaml"))
         .args(["--output-dir", "out", "--capture-per-request", "--format", "json"])
         .args(["--events", "events.jsonl", "--telemetry", "telemetry.jsonl"])
-        .args(["--set", "engine.model=meta-llama/Llama-3.1-8B-Instruct", "--set", "engine.hardware=h100_sxm"])
-        .args([
-            "--set",
-            "engine.workers.aggregated.kv_cache.capacity={type: default, memory_fraction: 0.225}",
-        ])
+        .args(["--set", "engine.workers.aggregated.kv_cache.capacity={type: default, memory_fraction: 0.26}"])
         .args(["--set", "engine.context_length=8000"])
         // One of two workers goes after 5 s.
         .args([
