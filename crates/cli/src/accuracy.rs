@@ -26,6 +26,10 @@ struct Comparison {
 
 /// Runs the command.
 pub fn run(arguments: &Accuracy) -> Result<(), Failure> {
+    if arguments.points.is_none() && arguments.runs.is_none() && arguments.capacity.is_none() {
+        let message = "nothing to compare with; give --points, --runs or --capacity";
+        return Err(Failure::Input(message.into()));
+    }
     let capacity = arguments.capacity.as_deref().map(capacities).transpose().map_err(Failure::input)?;
     let points = arguments.points.as_deref().map(|file| predicted(file, arguments)).transpose()?;
     let runs = arguments.runs.as_deref().map(|file| compared_runs(file, arguments)).transpose()?;

@@ -245,20 +245,38 @@ pub struct Accuracy {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "points")]
     pub every: Option<u32>,
     /// timing.pass_us in place of the engine's
-    #[arg(long, value_name = "US", requires = "points")]
+    #[arg(long, value_name = "US", requires = "points", value_parser = not_negative)]
     pub pass_us: Option<f64>,
     /// timing.sequence_us in place of the engine's
-    #[arg(long, value_name = "US", requires = "points")]
+    #[arg(long, value_name = "US", requires = "points", value_parser = not_negative)]
     pub sequence_us: Option<f64>,
     /// timing.gpu_scale in place of the engine's
-    #[arg(long, value_name = "FACTOR", requires = "points")]
+    #[arg(long, value_name = "FACTOR", requires = "points", value_parser = above_zero)]
     pub gpu_scale: Option<f64>,
     /// timing.communication_scale in place of the engine's
-    #[arg(long, value_name = "FACTOR", requires = "points")]
+    #[arg(long, value_name = "FACTOR", requires = "points", value_parser = not_negative)]
     pub communication_scale: Option<f64>,
     /// Threads; all cores if not given. The results are the same to the byte
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), requires = "points")]
     pub threads: Option<u32>,
+}
+
+/// A finite number of at least 0.
+fn not_negative(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "allowed is a number of at least 0".to_owned())?;
+    if number.is_finite() && (0.0..=1e9).contains(&number) {
+        Ok(number)
+    } else {
+        Err("allowed is a number from 0 to 1e9".into())
+    }
+}
+
+/// A finite number above 0.
+fn above_zero(text: &str) -> Result<f64, String> {
+    match not_negative(text)? {
+        0.0 => Err("allowed is a number above 0".into()),
+        number => Ok(number),
+    }
 }
 
 /// What standard output shows.

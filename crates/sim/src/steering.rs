@@ -159,8 +159,8 @@ impl Steering {
         self.last = self.last.max(refusal.refused);
     }
 
-    /// Nobody takes requests, and nobody ever will.
+    /// Nobody takes requests, and nobody ever will: a planner brings back the least that it may have.
     pub(crate) fn is_deserted(&self) -> bool {
-        self.fleet.counts().wanted() == 0
+        self.fleet.counts().wanted() == 0 && (self.planner.is_none() || self.least == 0)
     }
 }

@@ -210,6 +210,36 @@ fn without_a_worker_requests_wait_or_are_refused() {
 }
 
 /// Passes that are scheduled from 14 ms to 20 ms take three times as long: decodes begin at 10, 12, 14 and 20 ms.
+/// The only worker crashes at 5 ms and never comes back. The planner looks at 10 ms, sees two requests that wait for a
+/// worker, and has two started, which are ready at 30 ms; the third request comes before and waits with them. Nobody is
+/// refused.
+#[test]
+fn a_planner_brings_back_the_workers_that_crashed() {
+    let planner = "planner={policy: hpa, metric: waiting, target_value: 1, interval_seconds: 0.01, window_seconds: 0.01, \
+                   max_workers: 2}";
+    let faults = "faults={crashes: [{worker: 0, at_seconds: 0.005}]}";
+    let startup = "engine.workers.aggregated.startup_seconds=0.02";
+    let requests = unlike(&[(0.0, 8, 6), (0.0, 8, 6), (20.0, 8, 6)]);
+    let output = run(&[ONE_SEAT, planner, faults, startup], &requests);
+    assert_eq!((output.count("completed_requests"), output.count("rejected_requests")), (3, 0));
+    let scaled = &output.prediction()["scaling_events"];
+    assert_eq!(
+        scaled[0],
+        json!({"time_ms": 10.0, "role": "aggregated", "from": 0, "to": 2, "reason": "waiting 2.00, target 1"})
+    );
+    assert!((0..3).all(|i| output.of(i, "first_token_ms").unwrap() >= 40.0), "10 ms of prefill after 30 ms");
+
+    // A measure that says nothing of workers that are not there: the least that there may be.
+    let planner = planner.replace("waiting", "running");
+    let output = run(&[ONE_SEAT, &planner, faults, startup], &requests);
+    assert_eq!((output.count("completed_requests"), output.count("rejected_requests")), (3, 0));
+    let scaled = &output.prediction()["scaling_events"];
+    assert_eq!(
+        scaled[0],
+        json!({"time_ms": 10.0, "role": "aggregated", "from": 0, "to": 1, "reason": "workers 0, at least 1"})
+    );
+}
+
 #[test]
 fn a_slow_worker_takes_longer_for_a_while() {
     let faults = "faults={slow_workers: [{worker: 0, from_seconds: 0.0135, to_seconds: 0.0195, factor: 3}]}";

@@ -44,24 +44,30 @@ impl HpaRule {
             self.looks.pop_front();
         }
         let ready = snapshot.workers.ready;
-        if ready == 0 {
+        // Of workers that are not there nothing is known but who waits for them.
+        let known = matches!(
+            self.settings.metric,
+            ScalingMetric::Waiting | ScalingMetric::Requests | ScalingMetric::RequestRate
+        );
+        if ready == 0 && !known {
             return None;
         }
+        let held = snapshot.held as f64;
         let sum = |of: fn(&super::RankLoad) -> u64| snapshot.ranks.iter().map(of).sum::<u64>() as f64;
         let seconds = snapshot.now.since(since).as_seconds();
         let target = self.settings.target;
         // What is measured per worker: those that are not ready count, with nothing.
         let per_worker = |sum: f64| {
-            let current = snapshot.workers.wanted();
+            let current = snapshot.workers.wanted().max(1);
             Measured { value: sum / f64::from(current), wanted: sum / target, current }
         };
         // What is one for all: it is what the ready workers make of it.
         let of_all =
             |value: f64| Measured { value, wanted: value / target * f64::from(ready), current: ready };
         Some(match self.settings.metric {
-            ScalingMetric::Waiting => per_worker(sum(|rank| rank.waiting)),
+            ScalingMetric::Waiting => per_worker(sum(|rank| rank.waiting) + held),
             ScalingMetric::Running => per_worker(sum(|rank| rank.running)),
-            ScalingMetric::Requests => per_worker(sum(|rank| rank.running + rank.waiting)),
+            ScalingMetric::Requests => per_worker(sum(|rank| rank.running + rank.waiting) + held),
             ScalingMetric::RequestRate => per_worker(window.arrivals as f64 / seconds),
             ScalingMetric::OutputRate => per_worker((window.first_tokens + window.gaps) as f64 / seconds),
             ScalingMetric::KvUsage => {

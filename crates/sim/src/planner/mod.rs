@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub workers: Counts,
     /// The ranks of the workers that take requests, by worker and rank.
     pub ranks: Vec<RankLoad>,
+    /// Requests that no worker has yet: the router holds them back, or nobody is ready.
+    pub held: u64,
     /// What has happened since the start of the run, on all workers.
     pub totals: Totals,
 }

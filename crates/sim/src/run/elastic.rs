@@ -14,6 +14,12 @@ use windtunnel_engine::{Nanos, Rejection};
 use windtunnel_report::{FleetLog, Role, ScalingEvent, WorkerChange};
 use windtunnel_traffic::Arrival;
 
+/// The plan where a planner has none and workers are gone: at least so many there are to be.
+fn missing(workers: u32, least: u32) -> Option<Plan> {
+    let reason = || format!("workers {workers}, at least {least}");
+    (workers < least).then(|| Plan { workers: least, reason: reason() })
+}
+
 /// Why a request ends whose worker crashed, if it is not sent anew.
 const CRASHED: &str = "its worker crashed";
 
@@ -209,8 +215,12 @@ impl<L: Lanes + Send> super::Run<'_, L> {
         let Some(planner) = steering.planner.as_mut().filter(|planner| planner.next_tick() <= now) else {
             return Ok(());
         };
-        let Some(Plan { workers, reason }) = planner.tick(&snapshot) else { return Ok(()) };
-        let (from, to) = (snapshot.workers.wanted(), workers.clamp(steering.least, steering.most));
+        let from = snapshot.workers.wanted();
+        let plan = planner.tick(&snapshot);
+        let Some(Plan { workers, reason }) = plan.or_else(|| missing(from, steering.least)) else {
+            return Ok(());
+        };
+        let to = workers.clamp(steering.least, steering.most);
         if from == to {
             return Ok(());
         }
@@ -237,6 +247,7 @@ impl<L: Lanes + Send> super::Run<'_, L> {
             now,
             workers: steering.fleet.counts(),
             ranks: ready.flat_map(|at| self.groups[at].lanes()).map(|lane| lane.load()).collect(),
+            held: (steering.waiting.len() + self.routing.held()) as u64,
             totals: self.groups.iter().fold(steering.totals, |sum: Totals, group| sum.plus(&group.totals())),
         }
     }

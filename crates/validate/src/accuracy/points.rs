@@ -126,6 +126,9 @@ pub fn read(path: &Path) -> Result<Vec<Point>, AccuracyError> {
         reason: format!("line {line}: {message}"),
     };
     let rows: Vec<(u64, HashMap<String, String>)> = table::rows(path, &NEEDED)?;
+    if rows.is_empty() {
+        return Err(failed(1, "there are no rows below the header".into()));
+    }
     let mut points: Vec<Point> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for (line, row) in &rows {

@@ -63,12 +63,17 @@ struct Arguments {
     max_num_seqs: Option<u32>,
     max_num_batched_tokens: Option<u32>,
     max_model_len: Option<u32>,
+    pipeline_parallel_size: Option<u32>,
+    enable_chunked_prefill: Option<bool>,
+    speculative_config: Option<serde_json::Value>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 struct KvCache {
     num_gpu_blocks: Option<u32>,
     block_size: Option<u32>,
+    enable_prefix_caching: Option<bool>,
+    gpu_memory_utilization: Option<f64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -101,8 +106,12 @@ pub fn runs(
 ) -> Result<Vec<RunReport>, AccuracyError> {
     let failed = |reason: String| AccuracyError { path: path.to_owned(), reason };
     let (measured, described) = MeasuredRun::all(path).map_err(|error| failed(error.to_string()))?;
-    let described: Vec<Described> =
-        described.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let mut all = Vec::new();
+    for (line, text) in &described {
+        let one = serde_json::from_str::<Described>(text);
+        all.push(one.map_err(|error| failed(format!("line {line}: what describes a run: {error}")))?);
+    }
+    let described = all;
     Ok(measured
         .iter()
         .map(|run| {
@@ -177,6 +186,14 @@ fn requests(run: &MeasuredRun, workloads: &[Prompts]) -> Result<Arc<[Arrival]>, 
 fn experiment(about: &Described, system: Option<&str>) -> Result<Experiment, String> {
     let model = about.model.as_deref().ok_or("its model is not told")?;
     let arguments = about.engine_kwargs.as_ref().ok_or("its engine's arguments are not told")?;
+    if arguments.speculative_config.is_some() {
+        return Err(
+            "it drafts tokens (speculative_config), of which the file does not say how many are taken".into(),
+        );
+    }
+    if let Some(stages) = arguments.pipeline_parallel_size.filter(|stages| *stages != 1) {
+        return Err(format!("pipeline_parallel_size: got {stages}; pipeline parallelism is not modelled"));
+    }
     let key = |name: &str, value: Option<u32>| value.map_or(String::new(), |v| format!("{name}: {v}, "));
     let (tensor, ranks) =
         (arguments.tensor_parallel_size.unwrap_or(1), arguments.data_parallel_size.unwrap_or(1));
@@ -188,8 +205,15 @@ fn experiment(about: &Described, system: Option<&str>) -> Result<Experiment, Str
     let block_size = kv.and_then(|kv| kv.block_size).unwrap_or(16);
     let capacity = match kv.and_then(|kv| kv.num_gpu_blocks) {
         Some(blocks) => format!("{{type: fixed, blocks: {blocks}}}"),
-        None => "{type: default}".to_owned(),
+        None => match kv.and_then(|kv| kv.gpu_memory_utilization) {
+            Some(fraction) => format!("{{type: default, memory_fraction: {fraction}}}"),
+            None => "{type: default}".to_owned(),
+        },
     };
+    let caching = kv.and_then(|kv| kv.enable_prefix_caching).unwrap_or(true);
+    let chunked = arguments
+        .enable_chunked_prefill
+        .map_or(String::new(), |on| format!("enable_chunked_prefill: {on}\n  "));
     let timing = match system {
         Some(_) => "{type: default}",
         // Replaced by what is fitted.
@@ -201,11 +225,11 @@ fn experiment(about: &Described, system: Option<&str>) -> Result<Experiment, Str
   hardware: {}
   backend: vllm
   defaults: native
-  {}workers:
+  {}{chunked}workers:
     aggregated:
       parallelism: {{tensor: {tensor}, attention_data: {ranks}{spread}}}
       scheduler: {{{}{}}}
-      kv_cache: {{block_size: {block_size}, capacity: {capacity}}}
+      kv_cache: {{block_size: {block_size}, prefix_caching: {caching}, capacity: {capacity}}}
       timing: {timing}
 traffic:
   source: {{type: synthetic, input_tokens: 1, output_tokens: 1}}

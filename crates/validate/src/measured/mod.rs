@@ -56,14 +56,15 @@ pub struct MeasuredRequest {
 }
 
 impl MeasuredRun {
-    /// Reads every run of a file, and its lines that are of no request: what they say of the runs.
+    /// Reads every run of a file, and its lines of kind meta with their numbers: what they say of the runs.
     ///
     /// # Errors
     /// As [`read`](Self::read), but for names.
-    pub fn all(path: &Path) -> Result<(Vec<MeasuredRun>, Vec<String>), MeasuredError> {
+    pub fn all(path: &Path) -> Result<(Vec<MeasuredRun>, Vec<(usize, String)>), MeasuredError> {
         let text = text(path)?;
-        let others = text.lines().filter(|line| line.contains("\"meta\"")).map(str::to_owned).collect();
-        Ok((runs(path, &text)?, others))
+        let numbered = text.lines().enumerate().filter(|(_, line)| line.contains("\"meta\""));
+        let about = numbered.map(|(number, line)| (number + 1, line.to_owned())).collect();
+        Ok((runs(path, &text)?, about))
     }
 
     /// Reads a run. `name` says which one, where the file holds several.
