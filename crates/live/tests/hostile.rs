@@ -25,6 +25,18 @@ fn send(server: &Server, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// The fields of an object in their order are no request: vLLM 0.33 answers 400 to a body that is an array.
+#[test]
+fn a_body_that_is_an_array_is_refused() {
+    let server = Server::usual();
+    for path in [COMPLETIONS, CHAT] {
+        let answer = server.post(path, &json!([null, "hi"]));
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        assert!(answer.body.contains("has to be an object"), "{}", answer.body);
+    }
+    still_up(&server);
+}
+
 #[test]
 fn bodies_that_are_too_large_are_refused() {
     let server = Server::usual();

@@ -47,11 +47,15 @@ pub async fn json<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Bod
     parse(&bytes)
 }
 
-/// JSON as a value.
+/// A JSON object as a value.
 ///
 /// # Errors
 /// 400, with the place.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // The fields of an object may be read from an array as well, in their order; engines take objects only.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(ApiError::form("the body is an array, and has to be an object"));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         if error.is_data() {
             ApiError::form(format!("the body does not have the right form: {error}"))

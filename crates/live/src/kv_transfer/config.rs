@@ -56,6 +56,9 @@ impl KvTransferConfig {
     /// What is wrong with it.
     pub fn parse(json: &str) -> Result<KvTransferConfig, String> {
         let wrong = |message: String| format!("--kv-transfer-config: {message}");
+        if json.trim_start().starts_with('[') {
+            return Err(wrong(format!("got {json}, allowed is an object")));
+        }
         let keys: Keys = serde_json::from_str(json).map_err(|error| wrong(error.to_string()))?;
         match keys.kv_connector.as_deref() {
             Some("NixlConnector" | "NixlPullConnector") => {}
