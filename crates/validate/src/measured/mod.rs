@@ -36,6 +36,9 @@ pub struct MeasuredRun {
     pub failed: u64,
 }
 
+/// A line of a file and its number, from 1.
+pub type Numbered = (usize, String);
+
 /// One request of a measured run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredRequest {
@@ -60,7 +63,7 @@ impl MeasuredRun {
     ///
     /// # Errors
     /// As [`read`](Self::read), but for names.
-    pub fn all(path: &Path) -> Result<(Vec<MeasuredRun>, Vec<(usize, String)>), MeasuredError> {
+    pub fn all(path: &Path) -> Result<(Vec<MeasuredRun>, Vec<Numbered>), MeasuredError> {
         let text = text(path)?;
         let numbered = text.lines().enumerate().filter(|(_, line)| line.contains("\"meta\""));
         let about = numbered.map(|(number, line)| (number + 1, line.to_owned())).collect();
