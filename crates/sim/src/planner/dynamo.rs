@@ -295,7 +295,7 @@ mod tests {
 
     fn at(second: u64, ranks: &[RankLoad], totals: Totals) -> Snapshot {
         let workers = Counts { ready: ranks.len() as u32, starting: 0, draining: 0 };
-        Snapshot { now: Nanos(second * S), workers, ranks: ranks.to_vec(), totals }
+        Snapshot { now: Nanos(second * S), workers, ranks: ranks.to_vec(), held: 0, totals }
     }
 
     fn using(tokens: u64) -> RankLoad {
