@@ -15,9 +15,9 @@ import datetime
 import gzip
 import json
 import os
-import subprocess
-import sys
 import tempfile
+
+import studies
 
 TITLES = ["Conversations", "Code completion"]
 TRACES = [f"../shared/datasets/AzureLLMInferenceTrace_{name}.csv.gz" for name in ("conv", "code")]
@@ -88,16 +88,10 @@ def rows(path, limit):
 
 
 def predict(binary, trace, startup, replicas, planner):
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(DEPLOYMENT.format(
-            trace=json.dumps(trace), startup=startup, replicas=replicas, planner=planner, ttft=TTFT_MS, itl=ITL_MS,
-            price=PRICE,
-        ))
-        file.flush()
-        done = subprocess.run([binary, "predict", file.name, "--format", "json"], stdout=subprocess.PIPE, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{planner}: exit code {done.returncode}")
-    return json.loads(done.stdout)
+    config = DEPLOYMENT.format(
+        trace=json.dumps(trace), startup=startup, replicas=replicas, planner=planner, ttft=TTFT_MS, itl=ITL_MS, price=PRICE,
+    )
+    return studies.predict(binary, config, planner)
 
 
 def table(results):
@@ -136,16 +130,7 @@ def main():
             for startup in STARTUPS:
                 results = [(rule, predict(args.binary, trace, startup, count, planner)) for rule, count, planner in RULES]
                 parts.append(f"### {title}, a worker starts in {startup} s\n\n{table(results)}\n")
-    tables = "\n".join(parts)
-    if not args.write:
-        print(tables)
-        return
-    with open(args.write, encoding="utf-8") as file:
-        text = file.read()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    with open(args.write, "w", encoding="utf-8") as file:
-        file.write(f"{before}{BEGIN}\n\n{tables}\n{END}{after}")
+    studies.publish("\n".join(parts), BEGIN, END, args.write)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ markers of that file. Standard library only; build the release binary first. The
 """
 import argparse
 import json
-import subprocess
-import sys
-import tempfile
+
+import studies
 
 POLICIES = ["round_robin", "random", "power_of_two", "least_requests", "prefix_hash", "cache_aware", "scorers", "kv_router"]
 # All begin with the same 512 tokens; with them alone, all would be one to a router by beginnings.
@@ -42,14 +41,9 @@ COLUMNS = [
 
 
 def predict(binary, trace, policy, speedup):
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        settings = SETTINGS.get(policy, "")
-        file.write(DEPLOYMENT.format(trace=json.dumps(trace), speedup=speedup, policy=policy, settings=settings))
-        file.flush()
-        done = subprocess.run([binary, "predict", file.name, "--format", "json"], stdout=subprocess.PIPE, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{policy} at load {speedup}: exit code {done.returncode}")
-    return json.loads(done.stdout)
+    settings = SETTINGS.get(policy, "")
+    config = DEPLOYMENT.format(trace=json.dumps(trace), speedup=speedup, policy=policy, settings=settings)
+    return studies.predict(binary, config, f"{policy} at load {speedup}")
 
 
 def table(results):
@@ -79,16 +73,7 @@ def main():
         seconds = results[0][1]["summary"]["duration_ms"] / 1000
         title = "The trace's own pace" if load == 1 else f"{load} times that pace"
         parts.append(f"### {title}: {requests / seconds:.1f} requests a second\n\n{table(results)}\n")
-    tables = "\n".join(parts)
-    if not args.write:
-        print(tables)
-        return
-    with open(args.write, encoding="utf-8") as file:
-        text = file.read()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    with open(args.write, "w", encoding="utf-8") as file:
-        file.write(f"{before}{BEGIN}\n\n{tables}\n{END}{after}")
+    studies.publish("\n".join(parts), BEGIN, END, args.write)
 
 
 if __name__ == "__main__":

@@ -274,16 +274,8 @@ impl<'a> Run<'a> {
         let rank = match dp_rank {
             Some(dp_rank) if dp_rank >= ranks => {
                 let mut collector = self.collectors[first].lock().unwrap_or_else(PoisonError::into_inner);
-                collector.rejected(&Refusal {
-                    id: request.id,
-                    name,
-                    placed: None,
-                    arrival: came,
-                    refused: now,
-                    input_tokens: request.prompt_tokens,
-                    requested_output_tokens: request.output.max_tokens,
-                    reason: Rejection::NoSuchRank { dp_rank, ranks },
-                });
+                let reason = Rejection::NoSuchRank { dp_rank, ranks };
+                collector.rejected(&Refusal::unplaced(&request, name, came, now, reason));
                 drop(collector);
                 let number = choice.worker * ranks;
                 self.router.tell(number, now, News::Ended(request.id));

@@ -148,12 +148,7 @@ impl LiveRank {
 
     /// Adds what it has to do to the load of its worker.
     pub(crate) fn add_to(&self, load: &mut WorkerLoad) {
-        let stats = self.rank.stats();
-        load.unfinished += self.rank.unfinished() as u64;
-        load.running += stats.running as u64;
-        load.waiting += stats.waiting as u64;
-        load.used_blocks += u64::from(stats.used_blocks);
-        load.usable_blocks += u64::from(stats.usable_blocks);
+        load.add_rank(self.rank.unfinished(), &self.rank.stats());
     }
 
     /// Tells a router what is known by `now`; `rank` is its number among all. True if requests have got on.

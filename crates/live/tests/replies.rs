@@ -2,22 +2,11 @@
 
 mod common;
 
+use common::SGLANG;
 use common::http::{Options, Server};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use windtunnel_live::text::{Dataset, ReplySource, Thinking};
-
-const SGLANG: &str = "
-engine:
-  model: m
-  hardware: h
-  backend: sglang
-  context_length: 4096
-  workers:
-    aggregated:
-      kv_cache: {block_size: 1, capacity: {type: fixed, blocks: 16384}}
-      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
-";
 
 fn chat(more: Value) -> Value {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "one two three"}]});

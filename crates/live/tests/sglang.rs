@@ -2,21 +2,10 @@
 
 mod common;
 
+use common::SGLANG;
 use common::http::{Options, Server};
 use serde_json::{Value, json};
 use windtunnel_live::text::ReplySource;
-
-const SGLANG: &str = "
-engine:
-  model: m
-  hardware: h
-  backend: sglang
-  context_length: 4096
-  workers:
-    aggregated:
-      kv_cache: {block_size: 1, capacity: {type: fixed, blocks: 16384}}
-      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
-";
 
 const TRTLLM: &str = "
 engine:

@@ -4,7 +4,7 @@
 //! Every definition of a per-request latency stands here once. Nothing here knows how records are kept
 //! or printed.
 
-use windtunnel_engine::{FinishReason, Nanos, Rejection, RequestId};
+use windtunnel_engine::{FinishReason, Nanos, Rejection, Request, RequestId};
 
 /// What the router thought to be cached of a prompt when it placed the request, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +137,28 @@ pub struct Refusal {
     pub requested_output_tokens: u32,
     /// Why.
     pub reason: Rejection,
+}
+
+impl Refusal {
+    /// Of a request that no rank was asked to take. `came`: when the client sent it.
+    pub fn unplaced(
+        request: &Request,
+        name: Option<Box<str>>,
+        came: Nanos,
+        refused: Nanos,
+        reason: Rejection,
+    ) -> Refusal {
+        Refusal {
+            id: request.id,
+            name,
+            placed: None,
+            arrival: came,
+            refused,
+            input_tokens: request.prompt_tokens,
+            requested_output_tokens: request.output.max_tokens,
+            reason,
+        }
+    }
 }
 
 /// A request as kept for requests.jsonl.

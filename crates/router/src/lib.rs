@@ -43,7 +43,7 @@ pub use scorers::{Scorer, ScorerKind, WeightedScorers};
 pub use session::SessionAffinity;
 
 use std::num::NonZeroU32;
-use windtunnel_engine::{KvEvents, Nanos, Request, RequestId};
+use windtunnel_engine::{KvEvents, Nanos, RankStats, Request, RequestId};
 
 /// What a worker has to do at the instant of an arrival: the sums over its ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +58,17 @@ pub struct WorkerLoad {
     pub used_blocks: u64,
     /// KV blocks that can hold tokens.
     pub usable_blocks: u64,
+}
+
+impl WorkerLoad {
+    /// Adds what a rank has to do, which has so many requests that have not ended.
+    pub fn add_rank(&mut self, unfinished: usize, stats: &RankStats) {
+        self.unfinished += unfinished as u64;
+        self.running += stats.running as u64;
+        self.waiting += stats.waiting as u64;
+        self.used_blocks += u64::from(stats.used_blocks);
+        self.usable_blocks += u64::from(stats.usable_blocks);
+    }
 }
 
 /// The workers that can take a request, as they are when it arrives. Their loads are worked out when a policy

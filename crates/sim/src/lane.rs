@@ -547,12 +547,7 @@ impl Lane {
 
     /// Adds what it has to do to the load of its worker.
     pub(crate) fn add_to(&self, load: &mut WorkerLoad) {
-        let stats = self.rank.stats();
-        load.unfinished += self.rank.unfinished() as u64;
-        load.running += stats.running as u64;
-        load.waiting += stats.waiting as u64;
-        load.used_blocks += u64::from(stats.used_blocks);
-        load.usable_blocks += u64::from(stats.usable_blocks);
+        load.add_rank(self.rank.unfinished(), &self.rank.stats());
     }
 
     pub(crate) fn stats(&self) -> RankStats {

@@ -471,14 +471,5 @@ pub(crate) fn send_to<L: Lanes>(
 /// A request that is refused before a rank is asked to take it.
 pub(crate) fn refusal(sending: Sending, now: Nanos, reason: Rejection) -> Refusal {
     let Sending { arrival: Arrival { at: _, request, name, .. }, came, .. } = sending;
-    Refusal {
-        id: request.id,
-        name,
-        placed: None,
-        arrival: came,
-        refused: now,
-        input_tokens: request.prompt_tokens,
-        requested_output_tokens: request.output.max_tokens,
-        reason,
-    }
+    Refusal::unplaced(&request, name, came, now, reason)
 }

@@ -129,18 +129,7 @@ fn l13_no_more_than_the_cap_are_in_flight() {
         for replicas in [1, 3] {
             let replicas = format!("engine.workers.aggregated.parallelism.replicas={replicas}");
             let output = Trial::load(SMALL, &[traffic, &replicas], &trace).unwrap().run(Stepper::Fast);
-            let mut changes = Vec::new();
-            for request in output.requests() {
-                changes.push((request["arrival_time_ms"].as_f64().unwrap(), 1));
-                changes.push((request["terminal_time_ms"].as_f64().unwrap(), -1));
-            }
-            // At one instant the end comes first: it makes the room.
-            changes.sort_by(|a, b| a.partial_cmp(b).unwrap());
-            let in_flight = changes.iter().scan(0, |count, (_, change)| {
-                *count += change;
-                Some(*count)
-            });
-            assert_eq!(in_flight.max(), Some(4));
+            assert_eq!(output.most_in_flight(), Some(4));
             let sent_later = output.requests().split_off(4);
             let ends: Vec<f64> =
                 output.requests().iter().map(|r| r["terminal_time_ms"].as_f64().unwrap()).collect();

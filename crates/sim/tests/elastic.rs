@@ -119,17 +119,7 @@ fn a_closed_loop_keeps_its_cap_beside_a_planner() {
     for faults in ["faults={}", crashes, "faults={crashes: [{worker: 0, at_seconds: 0.055}], on_crash: fail}"]
     {
         let output = run(&[ONE_SEAT, HPA, traffic, faults], &[]);
-        let mut changes = Vec::new();
-        for request in output.requests() {
-            changes.push((request["arrival_time_ms"].as_f64().unwrap(), 1));
-            changes.push((request["terminal_time_ms"].as_f64().unwrap(), -1));
-        }
-        changes.sort_by(|a, b| a.partial_cmp(b).unwrap());
-        let in_flight = changes.iter().scan(0, |count, (_, change)| {
-            *count += change;
-            Some(*count)
-        });
-        assert_eq!(in_flight.max(), Some(4), "{faults}");
+        assert_eq!(output.most_in_flight(), Some(4), "{faults}");
         let ended = output.count("completed_requests") + output.count("failed_requests");
         assert_eq!((output.requests().len(), ended), (60, 60), "{faults}");
         assert!(output.count("scale_ups") > 0, "{faults}");

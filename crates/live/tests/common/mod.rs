@@ -3,13 +3,27 @@
 
 pub mod http;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use windtunnel_config::Deployment;
-use windtunnel_engine::{Nanos, RankStats, Rejection};
+use windtunnel_engine::{Nanos, RankStats, Rejection, RequestId};
 use windtunnel_live::kv_transfer::Transfers;
 use windtunnel_live::observer::{Ended, Observers, PassObserver, PassReport, RequestInfo, RequestTimes};
 use windtunnel_live::stream::TokenStream;
 use windtunnel_live::{Stops, Submission, Worker, WorkerOptions};
+
+/// An SGLang worker of pages of one token, with fixed times.
+pub const SGLANG: &str = "
+engine:
+  model: m
+  hardware: h
+  backend: sglang
+  context_length: 4096
+  workers:
+    aggregated:
+      kv_cache: {block_size: 1, capacity: {type: fixed, blocks: 16384}}
+      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
+";
 
 /// A vLLM deployment with passes of fixed times: 100 ms with prefill, 10 ms of decode.
 pub const FIXED: &str = "
@@ -115,21 +129,7 @@ pub fn request(worker: &Worker, prompt: u32, max_tokens: u32) -> Submission {
 /// The request of this process's first prompt again, of `prompt` tokens.
 pub fn again(worker: &Worker, prompt: u32) -> Submission {
     let id = worker.next_id();
-    let info = RequestInfo {
-        id,
-        name: format!("r{}", id.0),
-        prompt: (0..prompt).collect(),
-        output: (0..2).collect(),
-        max_tokens: 2,
-        asked_max_tokens: Some(2),
-        choices: 1,
-        streaming: false,
-        lora: None,
-        cache_salt: None,
-        priority: None,
-        routed: None,
-    };
-    submission(info)
+    submission(info(id, 0..prompt, 2))
 }
 
 /// A submission of a request that ends by its length.
@@ -141,10 +141,16 @@ pub fn submission(info: RequestInfo) -> Submission {
 pub fn stopping(worker: &Worker, prompt: u32, max_tokens: u32, stops: Stops) -> Submission {
     let id = worker.next_id();
     let first = 1_000 * u32::try_from(id.0).expect("few requests");
-    let info = RequestInfo {
+    let info = info(id, first..first + prompt, max_tokens);
+    Submission::new(Arc::new(TokenStream::new(Arc::new(info))), stops)
+}
+
+/// What is asked for with a prompt of these tokens.
+fn info(id: RequestId, prompt: Range<u32>, max_tokens: u32) -> RequestInfo {
+    RequestInfo {
         id,
         name: format!("r{}", id.0),
-        prompt: (first..first + prompt).collect(),
+        prompt: prompt.collect(),
         output: (0..max_tokens).collect(),
         max_tokens,
         asked_max_tokens: Some(max_tokens),
@@ -154,8 +160,7 @@ pub fn stopping(worker: &Worker, prompt: u32, max_tokens: u32, stops: Stops) -> 
         cache_salt: None,
         priority: None,
         routed: None,
-    };
-    Submission::new(Arc::new(TokenStream::new(Arc::new(info))), stops)
+    }
 }
 
 /// Runs what waits for a worker.

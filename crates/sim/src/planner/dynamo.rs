@@ -333,20 +333,25 @@ mod tests {
         assert_eq!(planner.next_tick(), Nanos(10 * S));
     }
 
-    /// 64 uncached prompt tokens and 10 outputs: a pass of 8 requests takes 2 ms, and 8/10 of a prompt add 10 ms each; 8 /
-    /// (10 · 0.010 s) = 80 requests in one second. 40 s of 180 requests a second need 3 workers.
-    #[test]
-    fn a_plan_is_demand_over_what_a_worker_serves() {
-        let sla = PlannerTarget::Sla { ttft: Nanos(100 * MS), itl: Nanos(20 * MS) };
-        let mut planner = dynamo(sla, Some(40), None);
-        let totals = Totals {
+    /// 7,200 requests came, of 64 prompt tokens; a thousand are done, of 10 outputs.
+    fn busy() -> Totals {
+        Totals {
             arrivals: 7200,
             arrived_tokens: 64 * 7200,
             completed: 1000,
             input_tokens: 64_000,
             output_tokens: 10_000,
             ..Totals::default()
-        };
+        }
+    }
+
+    /// 64 uncached prompt tokens and 10 outputs: a pass of 8 requests takes 2 ms, and 8/10 of a prompt add 10 ms each; 8 /
+    /// (10 · 0.010 s) = 80 requests in one second. 40 s of 180 requests a second need 3 workers.
+    #[test]
+    fn a_plan_is_demand_over_what_a_worker_serves() {
+        let sla = PlannerTarget::Sla { ttft: Nanos(100 * MS), itl: Nanos(20 * MS) };
+        let mut planner = dynamo(sla, Some(40), None);
+        let totals = busy();
         let plan = planner.tick(&at(40, &[using(100)], totals)).unwrap();
         assert_eq!(plan.workers, 3);
         assert_eq!(plan.reason, "demand 180.00 requests/s, 80.00 of a worker");
@@ -380,14 +385,7 @@ mod tests {
     fn a_plan_is_the_floor_of_the_looks() {
         let sla = PlannerTarget::Sla { ttft: Nanos(100 * MS), itl: Nanos(20 * MS) };
         let mut planner = dynamo(sla, Some(40), Some(5));
-        let totals = Totals {
-            arrivals: 7200,
-            arrived_tokens: 64 * 7200,
-            completed: 1000,
-            input_tokens: 64_000,
-            output_tokens: 10_000,
-            ..Totals::default()
-        };
+        let totals = busy();
         let plan = planner.tick(&at(40, &[using(100); 4], totals)).unwrap();
         assert_eq!(plan.workers, 3);
         let plan = planner.tick(&at(45, &[using(100); 3], totals)).unwrap();

@@ -150,6 +150,22 @@ impl Output {
         self.report.summary.get(name).as_f64()
     }
 
+    /// Most requests that were in flight at one time, from arrival to end.
+    pub fn most_in_flight(&self) -> Option<i32> {
+        let mut changes = Vec::new();
+        for request in self.requests() {
+            changes.push((request["arrival_time_ms"].as_f64().unwrap(), 1));
+            changes.push((request["terminal_time_ms"].as_f64().unwrap(), -1));
+        }
+        // At one instant the end comes first: it makes the room.
+        changes.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        let in_flight = changes.iter().scan(0, |count, (_, change)| {
+            *count += change;
+            Some(*count)
+        });
+        in_flight.max()
+    }
+
     /// A metric that is a count.
     pub fn count(&self, name: &str) -> u64 {
         self.metric(name).unwrap_or_else(|| panic!("{name} has no value")) as u64

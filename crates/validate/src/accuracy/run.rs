@@ -98,11 +98,18 @@ const FRONT_MS: [(&str, f64); 3] = [("vllm", 50.0), ("sglang", 140.0), ("trtllm"
 
 /// Predicts a deployment.
 pub fn predict(point: &Point, tried: Tried, interrupt: Arc<AtomicBool>) -> Outcome {
-    let predicted = experiment(point, tried).and_then(|experiment| run(&experiment, point, interrupt));
+    let settings = Settings::of(point);
+    let predicted = experiment(point, &settings, tried)
+        .and_then(|experiment| run(&experiment, point, &settings, interrupt));
     Outcome { point: point.clone(), predicted }
 }
 
-fn run(experiment: &Experiment, point: &Point, interrupt: Arc<AtomicBool>) -> Result<Times, String> {
+fn run(
+    experiment: &Experiment,
+    point: &Point,
+    settings: &Settings,
+    interrupt: Arc<AtomicBool>,
+) -> Result<Times, String> {
     let options = Options { stepper: Stepper::Fast, threads: 1, interrupt, ..Options::default() };
     let report = windtunnel_sim::run(experiment, options).map_err(|error| error.to_string())?;
     let value = |name: &str| {
@@ -112,12 +119,12 @@ fn run(experiment: &Experiment, point: &Point, interrupt: Arc<AtomicBool>) -> Re
     let front_ms = FRONT_MS.iter().find(|(name, _)| *name == point.backend).map_or(0.0, |(_, ms)| *ms);
     let tpot_ms = value("mean_tpot_ms")?;
     let given = if point.is_drafted() { TOKENS_PER_PASS } else { 1.0 };
-    let waited_ms = Settings::of(point).waited_passes * tpot_ms * given;
+    let waited_ms = settings.waited_passes * tpot_ms * given;
     Ok(Times { ttft_ms: value("mean_ttft_ms")? + front_ms + waited_ms, tpot_ms })
 }
 
 /// The configuration of a deployment.
-fn experiment(point: &Point, tried: Tried) -> Result<Experiment, String> {
+fn experiment(point: &Point, settings: &Settings, tried: Tried) -> Result<Experiment, String> {
     if point.disaggregated {
         return Err("prefill and decode in workers of their own".into());
     }
@@ -140,9 +147,9 @@ fn experiment(point: &Point, tried: Tried) -> Result<Experiment, String> {
         constant("gpu_scale", tried.gpu_scale),
         constant("communication_scale", tried.communication_scale)
     );
-    let Settings { seats, scheduler, memory_fraction, fp8_kv, .. } = Settings::of(point);
+    let Settings { seats, scheduler, memory_fraction, fp8_kv, .. } = settings;
     let fraction = memory_fraction.map_or(String::new(), |fraction| format!(", memory_fraction: {fraction}"));
-    let kv = if fp8_kv { "\n  kvcache_quant_mode: fp8" } else { "" };
+    let kv = if *fp8_kv { "\n  kvcache_quant_mode: fp8" } else { "" };
     let text = format!(
         "traffic:
   source: {{type: synthetic, input_tokens: {}, output_tokens: {}, shortest_share: {share}}}
