@@ -178,6 +178,7 @@ fn predicted(file: &Path, arguments: &Accuracy) -> Result<PointsReport, Failure>
         sequence_us: arguments.sequence_us,
         gpu_scale: arguments.gpu_scale,
         communication_scale: arguments.communication_scale,
+        allow_roofline: arguments.allow_roofline,
     };
     let outcomes = outcomes(file, arguments, tried)?;
     if let Some(path) = &arguments.rows {

@@ -256,6 +256,9 @@ pub struct Accuracy {
     /// timing.communication_scale in place of the engine's
     #[arg(long, value_name = "FACTOR", requires = "points", value_parser = not_negative)]
     pub communication_scale: Option<f64>,
+    /// Estimate operations that nobody measured (timing.allow_roofline); a system may then be the path of a gpu.txt
+    #[arg(long, requires = "points")]
+    pub allow_roofline: bool,
     /// Threads; all cores if not given. The results are the same to the byte
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), requires = "points")]
     pub threads: Option<u32>,

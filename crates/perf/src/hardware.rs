@@ -46,6 +46,11 @@ impl Accelerator {
         })
     }
 
+    /// One that a file describes, by the name that it is given. None if its memory is not a number from 1 to 2^20 GiB.
+    pub fn described(name: &str, memory_gib: f64) -> Option<Accelerator> {
+        Some(Accelerator { name: Some(name.to_owned()), ..Accelerator::of_memory(memory_gib)? })
+    }
+
     /// One of which only the memory is known. None if it is not a number from 1 to 2^20 GiB.
     pub fn of_memory(gib: f64) -> Option<Accelerator> {
         let bytes = (1.0..=1_048_576.0).contains(&gib).then_some((gib * GIB) as u64)?;

@@ -29,20 +29,7 @@ pub(super) fn pass_model(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
         gpu_scale: *timing.gpu_scale.get_or_insert(own.gpu_scale),
         communication_scale: *timing.communication_scale.get_or_insert(own.communication_scale),
     };
-    let (hardware, version) = (keys.hardware.as_str(), keys.backend_version.as_deref());
-    let sources = match Sources::open(&Store::standard(), hardware, engine, version, allow_roofline) {
-        Ok(sources) => sources,
-        Err(error) => {
-            let (path, default) = match error {
-                OpenError::Version { .. } if version.is_some() => ("engine.backend_version", ""),
-                OpenError::Version { .. } => ("engine.backend", engine.name()),
-                OpenError::System(_) | OpenError::Pack(_) => (keys.hardware_path(), hardware),
-            };
-            let got = findings.shown(path, default);
-            findings.problem(path, format!("got {got}; timing.type default: {error}"));
-            return None;
-        }
-    };
+    let sources = sources(keys, engine, allow_roofline, findings)?;
     let cell = cell(keys, &model, engine, sources.gpu.sm, findings)?;
     match PassModel::compile(&sources, &cell, constants) {
         Ok(model) => drafted(model, keys, findings),
@@ -52,6 +39,51 @@ pub(super) fn pass_model(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
                 "got \"default\"; {error}. timing.allow_roofline: true estimates what is not measured"
             );
             findings.problem(&path, message);
+            None
+        }
+    }
+}
+
+/// The measurements of the accelerator, or what stands in for them where only a file describes it.
+fn sources(
+    keys: &RoleKeys,
+    engine: Measured,
+    allow_roofline: bool,
+    findings: &mut Findings,
+) -> Option<Sources> {
+    let (hardware, version) = (keys.hardware.as_str(), keys.backend_version.as_deref());
+    if let Some(gpu) = &keys.gpu {
+        if allow_roofline {
+            return Some(Sources::roofline(gpu.clone()));
+        }
+        let path = keys.hardware_path();
+        let message = format!(
+            "got {}; timing.type default has no measurements of an accelerator that a file describes. \
+             timing.allow_roofline: true estimates its times from that",
+            findings.shown(path, hardware)
+        );
+        findings.problem(path, message);
+        return None;
+    }
+    match Sources::open(&Store::standard(), hardware, engine, version, allow_roofline) {
+        Ok(sources) => Some(sources),
+        Err(error) => {
+            let (path, default) = match error {
+                OpenError::Version { .. } if version.is_some() => ("engine.backend_version", ""),
+                OpenError::Version { .. } => ("engine.backend", engine.name()),
+                OpenError::System(_) | OpenError::Pack(_) => (keys.hardware_path(), hardware),
+            };
+            let or = match error {
+                OpenError::System(_) => {
+                    ", or the path of a description is needed (gpu.txt, docs/calibrated.md)"
+                }
+                _ => "",
+            };
+            let got = findings.shown(path, default);
+            // A description that is wrong has been told.
+            if findings.problems.iter().all(|problem| problem.path != path) {
+                findings.problem(path, format!("got {got}; timing.type default: {error}{or}"));
+            }
             None
         }
     }

@@ -1,14 +1,41 @@
-//! The memory of accelerators: what the defaults of vLLM's and SGLang's servers go by, and what KV blocks
-//! are to fit into.
+//! Accelerators: the file that describes one, and their memory, which the defaults of vLLM's and SGLang's servers go
+//! by and into which KV blocks are to fit.
 
 use super::Findings;
 use super::role::RoleKeys;
+use std::path::Path;
 use windtunnel_perf::hardware::Accelerator;
+use windtunnel_perf::packs::Gpu;
+
+/// What the file says that the hardware names, if it names one, beside the configuration file or in the working
+/// directory.
+pub(super) fn described(keys: &RoleKeys, folder: &Path, findings: &mut Findings) -> Option<Gpu> {
+    let name = &keys.hardware;
+    if Accelerator::named(name).is_some() {
+        return None;
+    }
+    let file = [folder.join(name), name.into()].into_iter().find(|file| file.is_file())?;
+    match Gpu::read(&file) {
+        Ok(gpu) => Some(gpu),
+        Err(error) => {
+            let path = keys.hardware_path();
+            let got = findings.shown(path, name);
+            findings.problem(path, format!("got {got}; {error}"));
+            None
+        }
+    }
+}
+
+/// The hardware, if its memory is known by its name or its description.
+fn known(keys: &RoleKeys) -> Option<Accelerator> {
+    let described = || Accelerator::described(&keys.hardware, keys.gpu.as_ref()?.memory_gib?);
+    Accelerator::named(&keys.hardware).or_else(described)
+}
 
 /// The memory of the deployment's accelerator in GiB, which is written into the keys. `needed` names the key
 /// whose default depends on it.
 pub(super) fn memory_gib(keys: &mut RoleKeys, needed: &str, findings: &mut Findings) -> Option<f64> {
-    let known = Accelerator::named(&keys.hardware).map(|known| known.memory_gib());
+    let known = known(keys).map(|known| known.memory_gib());
     keys.gpu_memory_gib = keys.gpu_memory_gib.or(known);
     if keys.gpu_memory_gib.is_none() {
         let memory = if keys.worker.hardware.is_some() { "" } else { "engine.gpu_memory_gib, or " };
@@ -21,7 +48,7 @@ pub(super) fn memory_gib(keys: &mut RoleKeys, needed: &str, findings: &mut Findi
 /// The deployment's accelerator, for the key `needed`. Memory that is given holds, unless it is the rounded one
 /// of a known accelerator.
 pub(super) fn accelerator(keys: &RoleKeys, needed: &str, findings: &mut Findings) -> Option<Accelerator> {
-    let known = Accelerator::named(&keys.hardware);
+    let known = known(keys);
     match (keys.gpu_memory_gib, known) {
         (None, Some(known)) => Some(known),
         (Some(gib), Some(known)) if gib == known.memory_gib() => Some(known),

@@ -9,12 +9,15 @@ use crate::document::{
 };
 use std::path::Path;
 use windtunnel_perf::models::{ModelDescription, Sharding};
+use windtunnel_perf::packs::Gpu;
 
 /// Which role, and its keys.
 pub(super) struct RoleKeys {
     pub role: &'static str,
     pub model: String,
     pub hardware: String,
+    /// What the hardware can do, where a file describes it.
+    pub gpu: Option<Gpu>,
     pub backend: Backend,
     pub backend_version: Option<String>,
     pub gemm_quant_mode: Option<GemmQuantMode>,
@@ -36,6 +39,7 @@ impl RoleKeys {
             role,
             model: keys.model.clone(),
             hardware: worker.hardware.clone().unwrap_or_else(|| keys.hardware.clone()),
+            gpu: None,
             backend: keys.backend,
             backend_version: keys.backend_version.clone(),
             gemm_quant_mode: keys.gemm_quant_mode,

@@ -1,9 +1,9 @@
 //! The roles that an engine's workers have: one for all, or prefill and decode apart, and how KV gets from these to
 //! those.
 
-use super::Findings;
 use super::engine::deployment;
 use super::role::{RoleKeys, token_bytes};
+use super::{Findings, gpu};
 use crate::document::{
     BytesPerToken, Engine, KvTransfer as TransferKeys, LinkSharing as SharingKey, Mode, TransferTiming,
     Worker,
@@ -53,6 +53,7 @@ fn role(
 ) -> (Worker, Option<Deployment>) {
     let mut of_role = RoleKeys::new(role, keys, worker);
     findings.role = role;
+    of_role.gpu = gpu::described(&of_role, folder, findings);
     let deployment = deployment(&mut of_role, folder, findings);
     findings.role = "aggregated";
     (of_role.into_worker(keys), deployment)

@@ -3,6 +3,7 @@
 
 use super::cell::Cell;
 use super::curve::Curve;
+use super::peak::Reach;
 use super::sources::Sources;
 use super::{Engine, Uncovered};
 
@@ -93,7 +94,7 @@ impl Sources {
         if let Some(exchange) = smaller {
             return Ok(exchange);
         }
-        let peak = (2.0 * passes * sends(gpus) * 1e6 / 0.7, self.gpu.p2p_us);
+        let peak = (2.0 * passes * sends(gpus) * 1e6 / Reach::EXCHANGE, self.gpu.p2p_us);
         let cell = format!("{prefix}{gpus}");
         self.roofline_or(operation, cell, self.keys(table, prefix), || Exchange {
             width,
@@ -178,7 +179,7 @@ impl Sources {
         // Each token goes to so many other accelerators at most.
         let remote = f64::from(topk.min(cell.moe_expert.saturating_sub(1)));
         let width = f64::from(cell.model.hidden);
-        let peak = (2.0 * remote / self.bandwidth(cell.moe_expert) * 1e6 / 0.7, self.gpu.p2p_us);
+        let peak = (2.0 * remote / self.bandwidth(cell.moe_expert) * 1e6 / Reach::EXCHANGE, self.gpu.p2p_us);
         let nearest = self.keys("expert_exchange", "NVLinkOneSided,");
         self.roofline_or("expert exchange", key, nearest, || Exchange {
             width,

@@ -5,8 +5,11 @@
 use super::cell::{AttentionKind, Cell};
 use super::communication::{Exchange, scaled};
 use super::curve::Line;
-use super::sources::{Product, Sources};
+use super::peak::Reach;
+use super::product::Product;
+use super::sources::Sources;
 use super::{Engine, Uncovered};
+use crate::packs::Gpu;
 
 /// Time of an operation by tokens.
 type Time = Box<dyn Fn(f64) -> f64>;
@@ -199,20 +202,21 @@ pub(super) fn latent_projections(sources: &Sources, cell: &Cell, decode: bool) -
             let curve = sources
                 .curve("latent product", "mla_bmm", &bmm)
                 .or_else(|| sources.curve("latent product", "mla_bmm", &wide));
-            let gpu = sources.gpu.clone();
             let n = f64::from(heads);
-            let least = move |tokens: f64| {
+            let least = move |gpu: &Gpu, tokens: f64| {
                 let arithmetic = 2.0 * tokens * n * 128.0 * 512.0 / gpu.flops(16);
                 arithmetic.max(2.0 * n * (tokens * 640.0 + 65_536.0) / gpu.memory_bandwidth) * 1e6
             };
             match curve {
                 Some(curve) => {
                     sum.knots.extend(curve.positions());
-                    sum.push(1.0, move |tokens| curve.at(tokens, &least, 1));
+                    let gpu = sources.gpu.clone();
+                    sum.push(1.0, move |tokens| curve.at(tokens, &|tokens| least(&gpu, tokens), 1));
                 }
                 None => {
                     sources.roofline_or("latent product", bmm, sources.keys("mla_bmm", ""), || ())?;
-                    sum.push(1.0, move |tokens| least(tokens) / 0.5 + 3.0);
+                    let gpu = Reach::SMALL.of(&sources.gpu);
+                    sum.push(1.0, move |tokens| least(&gpu, tokens) + Reach::SMALL.kernel_us);
                 }
             }
         }

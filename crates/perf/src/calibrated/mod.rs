@@ -11,9 +11,12 @@ mod cell;
 mod communication;
 mod curve;
 mod describe;
+mod experts;
 mod layers;
 mod outvoted;
 mod pass;
+mod peak;
+mod product;
 mod sources;
 mod surface;
 

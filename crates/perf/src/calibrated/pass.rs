@@ -3,9 +3,11 @@
 use super::cell::{AttentionKind, Cell, bytes_and_bits};
 use super::curve::Line;
 use super::layers::{early_launch, latent_projections, layers};
+use super::peak::Reach;
 use super::sources::{Sources, Use};
 use super::surface::Surface;
 use super::{Engine, Uncovered};
+use crate::packs::Gpu;
 use serde_json::{Value, json};
 use windtunnel_engine::{Chunk, DecodeSet};
 
@@ -357,15 +359,15 @@ impl Heads {
 fn context_surface(sources: &Sources, cell: &Cell, shape: Heads) -> Result<(Surface, u32), Uncovered> {
     let kv = cell.types.kv.as_str();
     let (kv_bytes, _) = bytes_and_bits(kv);
-    let gpu = &sources.gpu;
     let (dim, kv_heads) = (f64::from(shape.dim), f64::from(shape.kv_heads));
     let window = f64::from(shape.window);
-    let least = move |heads: f64, batch: f64, length: f64| {
+    let least_on = move |gpu: &Gpu, heads: f64, batch: f64, length: f64| {
         let pairs = if shape.window > 0 && length > window { length * window } else { length * length / 2.0 };
         let arithmetic = 4.0 * batch * pairs * heads * dim / gpu.flops(16);
         let moved = batch * length * dim * (4.0 * heads + 2.0 * kv_heads * kv_bytes);
         arithmetic.max(moved / gpu.memory_bandwidth) * 1e6
     };
+    let least = |heads: f64, batch: f64, length: f64| least_on(&sources.gpu, heads, batch, length);
     for window in shape.windows() {
         let types: &[&str] = if kv == "fp8" { &["bfloat16", "fp8"] } else { &["bfloat16"] };
         let prefixes: Vec<String> =
@@ -378,7 +380,11 @@ fn context_surface(sources: &Sources, cell: &Cell, shape: Heads) -> Result<(Surf
     }
     let cell = format!("{kv},{}{} heads", shape.key(shape.window), shape.heads);
     let nearest = near_heads(sources, "context_attention", &format!("bfloat16,{kv},{},", shape.dim));
-    let peak = || sources.peak_surface(true, &|batch, length| least(f64::from(shape.heads), batch, length));
+    let heads = f64::from(shape.heads);
+    let peak = || {
+        let least = |gpu: &Gpu, batch: f64, length: f64| least_on(gpu, heads, batch, length);
+        sources.peak_surface(true, Reach::ATTENTION, &least)
+    };
     required(sources.roofline_or("prefill attention", cell, nearest, peak)?)
         .map(|surface| (surface, shape.window))
 }
@@ -387,17 +393,17 @@ fn context_surface(sources: &Sources, cell: &Cell, shape: Heads) -> Result<(Surf
 fn generation_surface(sources: &Sources, cell: &Cell, shape: Heads) -> Result<Surface, Uncovered> {
     let kv = cell.types.kv.as_str();
     let (kv_bytes, _) = bytes_and_bits(kv);
-    let gpu = &sources.gpu;
-    let bits = if kv == "fp8" && gpu.sm >= 89 { 8 } else { 16 };
+    let bits = if kv == "fp8" && sources.gpu.sm >= 89 { 8 } else { 16 };
     let (dim, kv_heads) = (f64::from(shape.dim), f64::from(shape.kv_heads));
     let window = f64::from(shape.window);
-    let least = move |heads: f64, batch: f64, length: f64| {
+    let least_on = move |gpu: &Gpu, heads: f64, batch: f64, length: f64| {
         let looks = (length - 1.0).max(1.0);
         let looks = if shape.window > 0 { looks.min(window) } else { looks };
         let arithmetic = 4.0 * batch * heads * dim * looks / gpu.flops(bits);
         let moved = batch * dim * (4.0 * heads + 2.0 * kv_heads * looks * kv_bytes);
         arithmetic.max(moved / gpu.memory_bandwidth) * 1e6
     };
+    let least = |heads: f64, batch: f64, length: f64| least_on(&sources.gpu, heads, batch, length);
     for window in shape.windows() {
         let prefixes = [format!("{kv},{}", shape.key(window))];
         let table = "generation_attention";
@@ -409,7 +415,11 @@ fn generation_surface(sources: &Sources, cell: &Cell, shape: Heads) -> Result<Su
     }
     let cell = format!("{kv},{}{} heads", shape.key(shape.window), shape.heads);
     let nearest = near_heads(sources, "generation_attention", &format!("{kv},{},", shape.dim));
-    let peak = || sources.peak_surface(false, &|batch, length| least(f64::from(shape.heads), batch, length));
+    let heads = f64::from(shape.heads);
+    let peak = || {
+        let least = |gpu: &Gpu, batch: f64, length: f64| least_on(gpu, heads, batch, length);
+        sources.peak_surface(false, Reach::ATTENTION, &least)
+    };
     required(sources.roofline_or("decode attention", cell, nearest, peak)?)
 }
 
@@ -441,19 +451,20 @@ const DECODE: &str = "latent attention, decode";
 fn latent(sources: &Sources, cell: &Cell, heads: u32) -> Result<Latent, Uncovered> {
     let (kv, gemm) = (cell.types.kv.as_str(), cell.types.attention_gemm.as_str());
     let layers = f64::from(cell.model.layers);
-    let gpu = &sources.gpu;
     let (kv_bytes, _) = bytes_and_bits(kv);
-    let context = |heads: f64, batch: f64, length: f64| {
+    let context_on = |gpu: &Gpu, heads: f64, batch: f64, length: f64| {
         let arithmetic = batch * heads * 320.0 * length * length / gpu.flops(16);
         let moved = batch * heads * length * 320.0 * (kv_bytes + 2.0);
         arithmetic.max(moved / gpu.memory_bandwidth) * 1e6
     };
-    let generation = |heads: f64, batch: f64, length: f64| {
+    let generation_on = |gpu: &Gpu, heads: f64, batch: f64, length: f64| {
         let arithmetic = 2.0 * batch * heads * 1088.0 * length / gpu.flops(if kv == "fp8" { 8 } else { 16 });
         let moved = batch * (heads * 2176.0 + (length - 1.0).max(1.0) * 576.0 * kv_bytes)
             + 2.0 * heads * 65_536.0 * kv_bytes;
         arithmetic.max(moved / gpu.memory_bandwidth) * 1e6
     };
+    let context = |heads: f64, batch: f64, length: f64| context_on(&sources.gpu, heads, batch, length);
+    let generation = |heads: f64, batch: f64, length: f64| generation_on(&sources.gpu, heads, batch, length);
     // The engine's own modules, its own kernels, and only then those of other engines.
     let everyone = sources.count();
     for packs in [1, everyone] {
@@ -480,11 +491,14 @@ fn latent(sources: &Sources, cell: &Cell, heads: u32) -> Result<Latent, Uncovere
     }
     let wanted = format!("{kv},{gemm},{heads} heads");
     let nearest = near_heads(sources, "mla_generation_module", "");
+    let of = f64::from(heads);
     let peak = || {
-        let prefill = sources.peak_surface(true, &|batch, length| context(f64::from(heads), batch, length));
-        let decode =
-            sources.peak_surface(false, &|batch, length| generation(f64::from(heads), batch, length));
-        (prefill, decode)
+        let prefill = |gpu: &Gpu, batch: f64, length: f64| context_on(gpu, of, batch, length);
+        let decode = |gpu: &Gpu, batch: f64, length: f64| generation_on(gpu, of, batch, length);
+        (
+            sources.peak_surface(true, Reach::ATTENTION, &prefill),
+            sources.peak_surface(false, Reach::ATTENTION, &decode),
+        )
     };
     let (prefill, decode) = sources.roofline_or("latent attention", wanted, nearest, peak)?;
     Ok(Latent {
@@ -510,23 +524,23 @@ fn gated_delta(
     keys: u32,
     values: u32,
 ) -> Result<(Surface, Surface), Uncovered> {
-    let gpu = &sources.gpu;
     let (key_width, value_width) = (f64::from(keys) * 128.0, f64::from(values) * 128.0);
     // Queries, keys, values and results once; of a decode the whole state, read and written.
-    let prefill = move |_: f64, batch: f64, length: f64| {
+    let prefill = move |gpu: &Gpu, batch: f64, length: f64| {
         batch * length * 2.0 * (4.0 * key_width + 3.0 * value_width) / gpu.memory_bandwidth * 1e6
     };
     let decode =
-        move |_: f64, batch: f64, _: f64| batch * 8.0 * value_width * 128.0 / gpu.memory_bandwidth * 1e6;
+        move |gpu: &Gpu, batch: f64, _: f64| batch * 8.0 * value_width * 128.0 / gpu.memory_bandwidth * 1e6;
     let hidden = cell.model.hidden;
-    let one = |kernel: &str, phase: &str, root: bool, least: &dyn Fn(f64, f64, f64) -> f64| {
-        let prefixes = [format!("{kernel},{phase},{hidden},{keys},")];
-        match sources.delta_surface(&prefixes[0], values, root, least) {
+    let one = |kernel: &str, phase: &str, root: bool, least: &dyn Fn(&Gpu, f64, f64) -> f64| {
+        let prefix = format!("{kernel},{phase},{hidden},{keys},");
+        let on_own = |_: f64, batch: f64, length: f64| least(&sources.gpu, batch, length);
+        match sources.delta_surface(&prefix, values, root, &on_own) {
             Some(surface) => Ok(surface),
             None => {
                 let wanted = format!("{kernel},{phase},{hidden},{keys},{values}");
                 let nearest = near_heads(sources, "gated_delta", &format!("{kernel},{phase},"));
-                let peak = || sources.peak_surface(root, &|batch, length| least(0.0, batch, length));
+                let peak = || sources.peak_surface(root, Reach::SMALL, least);
                 required(sources.roofline_or("gated delta rule", wanted, nearest, peak)?)
             }
         }

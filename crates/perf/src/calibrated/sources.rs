@@ -1,8 +1,8 @@
 //! The look-ups: an operation by its key in the engine's own pack, else with other shapes, else in the packs of
 //! the other engines for the same accelerator, else of the accelerator's peak figures, if that is allowed.
 
-use super::cell::{Cell, bytes_and_bits, least_gemm};
 use super::curve::Curve;
+use super::peak::Reach;
 use super::surface::{Measured, Surface};
 use super::{Engine, Uncovered};
 use crate::packs::{Gpu, Pack, PackError, PackName, Row, Store};
@@ -59,25 +59,6 @@ pub struct Use {
     pub outvoted: u32,
 }
 
-/// Shares of the peak that operations reach where nothing is measured: medians over the measurements of 2026
-/// (matrix products of 2048…16384 in both directions, by bits of the operands; attention; communication).
-mod peak {
-    pub(super) fn gemm(bits: u32) -> f64 {
-        match bits {
-            0..=4 => 0.30,
-            5..=8 => 0.50,
-            _ => 0.70,
-        }
-    }
-    pub(super) const ATTENTION: f64 = 0.5;
-    pub(super) const EXPERTS: f64 = 0.5;
-    pub(super) const KERNEL_US: f64 = 3.0;
-}
-
-/// Distance in octaves over which a matrix product stands for another one, and how many do.
-const GEMM_REACH: f64 = 2.0;
-const GEMM_SITES: usize = 4;
-
 /// Packs that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OpenError {
@@ -99,7 +80,7 @@ pub enum OpenError {
 
 /// The packs of one accelerator, the engine's own first.
 pub struct Sources {
-    packs: Vec<(PackName, Pack)>,
+    pub(super) packs: Vec<(PackName, Pack)>,
     /// The accelerator.
     pub gpu: Gpu,
     /// Peak figures may stand in for measurements.
@@ -190,13 +171,20 @@ impl Sources {
     }
 
     /// Of what was noted last.
-    fn note_outvoted(&self, outvoted: u32) {
+    pub(super) fn note_outvoted(&self, outvoted: u32) {
         if let Some(last) = self.used.borrow_mut().last_mut() {
             last.outvoted = outvoted;
         }
     }
 
-    fn note_pack(&self, operation: &'static str, cell: &str, pack: usize, row: &Row, transferred: bool) {
+    pub(super) fn note_pack(
+        &self,
+        operation: &'static str,
+        cell: &str,
+        pack: usize,
+        row: &Row,
+        transferred: bool,
+    ) {
         let how = match pack {
             _ if transferred => How::Transferred,
             0 if row.origin.contains(&self.packs[0].0.version) || row.origin.contains("nccl") => {
@@ -254,70 +242,6 @@ impl Sources {
         own.map_or_else(Vec::new, |(pack, table)| {
             pack.rows(table, prefix).map(|row| row.key.to_owned()).collect()
         })
-    }
-
-    /// The time of a matrix product by its rows.
-    pub(super) fn gemm(&self, dtype: &str, n: u32, k: u32) -> Result<Product, Uncovered> {
-        if dtype == "fp8_static" {
-            // Measured with the scaling of the activations, which is then a part of the kernel before.
-            let scaling = ["scale", "matrix"]
-                .iter()
-                .filter_map(|part| {
-                    self.curve("scaling of activations", "quantize", &format!("{part},fp8,{k}"))
-                })
-                .collect();
-            return Ok(Product { scaling, ..self.gemm("fp8", n, k)? });
-        }
-        let key = format!("{dtype},{n},{k}");
-        let product = |sites| Product {
-            gpu: self.gpu.clone(),
-            dtype: dtype.to_owned(),
-            n: f64::from(n),
-            k: f64::from(k),
-            sites,
-            scaling: Vec::new(),
-        };
-        if let Some(curve) = self.own_gemm(&key) {
-            return Ok(product(Sites::Own(curve)));
-        }
-        for (index, (_, pack)) in self.packs.iter().enumerate() {
-            let Some(table) = pack.table("gemm") else { continue };
-            let mut near: Vec<(f64, Row)> = Vec::new();
-            for row in pack.rows(table, &format!("{dtype},")) {
-                let (Some(other_n), Some(other_k)) = (row.number(1), row.number(2)) else { continue };
-                let octaves = |a: u32, b: u32| (f64::from(a) / f64::from(b)).log2();
-                let distance = octaves(other_n, n).hypot(octaves(other_k, k));
-                if distance <= GEMM_REACH {
-                    near.push((distance, row));
-                }
-            }
-            near.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.key.cmp(b.1.key)));
-            near.truncate(GEMM_SITES);
-            let sites: Vec<(f64, f64, f64, Curve)> = near
-                .iter()
-                .filter_map(|(distance, row)| {
-                    let weight = 1.0 / (distance * distance + 1e-12);
-                    let (n, k) = (f64::from(row.number(1)?), f64::from(row.number(2)?));
-                    Some((weight, n, k, Curve::new(self.screened("gemm", row).0)?))
-                })
-                .collect();
-            if let Some((_, row)) = near.first().filter(|_| !sites.is_empty()) {
-                self.note_pack("matrix product", &key, index, row, true);
-                return Ok(product(Sites::Near(sites)));
-            }
-        }
-        let types = self.types("gemm");
-        self.roofline_or("matrix product", key, types, || product(Sites::Peak))
-    }
-
-    fn own_gemm(&self, key: &str) -> Option<Curve> {
-        let (_, pack) = self.packs.first()?;
-        let row = pack.row(pack.table("gemm")?, key)?;
-        let (points, outvoted) = self.screened("gemm", &row);
-        let curve = Curve::new(points)?;
-        self.note_pack("matrix product", key, 0, &row, false);
-        self.note_outvoted(outvoted);
-        Some(curve)
     }
 
     /// The types that the own pack has of an operation.
@@ -412,242 +336,19 @@ impl Sources {
         None
     }
 
-    /// A surface of the accelerator's peak figures.
-    pub(super) fn peak_surface(&self, root: bool, least: &dyn Fn(f64, f64) -> f64) -> Option<Surface> {
+    /// A surface of what the accelerator reaches, by the least times of `least`.
+    pub(super) fn peak_surface(
+        &self,
+        root: bool,
+        reach: Reach,
+        least: &dyn Fn(&Gpu, f64, f64) -> f64,
+    ) -> Option<Surface> {
+        let gpu = reach.of(&self.gpu);
+        let least = |batch: f64, length: f64| least(&gpu, batch, length);
         let lengths = (0..=17u32).map(|power| 1u32 << power);
         let points = lengths.flat_map(|length| (0..=9u32).map(move |power| (1u32 << power, length)));
-        let us = |batch: u32, length: u32| {
-            least(f64::from(batch), f64::from(length)) / peak::ATTENTION + peak::KERNEL_US
-        };
+        let us = |batch: u32, length: u32| least(f64::from(batch), f64::from(length)) + reach.kernel_us;
         let points = points.map(|(batch, length)| (batch, length, us(batch, length))).collect();
-        Surface::new(&Measured { points }, root, least)
-    }
-
-    /// The time of the experts of one layer by the tokens of all ranks, and the positions that were measured.
-    pub(super) fn experts(&self, cell: &Cell) -> Result<Experts, Uncovered> {
-        let model = &cell.model;
-        // Whoever asks has layers with experts.
-        let Some(experts) = model.experts else { return Err(no_experts()) };
-        let dtype = cell.types.experts.as_str();
-        let rest = format!(
-            "{},{},{},{},{},{}",
-            model.hidden,
-            experts.intermediate,
-            experts.per_token,
-            experts.count,
-            cell.moe_tensor,
-            cell.moe_expert
-        );
-        let wanted = format!("{dtype},{},{rest}", cell.distribution());
-        let least = LeastExperts::new(&self.gpu, dtype, cell);
-        for distribution in [cell.distribution(), "power_law_1.2", "power_law_1.01", "balanced", "uniform"] {
-            let key = format!("{dtype},{distribution},{rest}");
-            let own = self.packs.first().map(|(name, _)| name.backend.as_str());
-            let few = if own == Some("trtllm") {
-                self.curve("experts, few tokens", "moe_low_latency", &key)
-            } else {
-                None
-            };
-            if let Some(curve) = self.curve("experts", "moe", &key) {
-                return Ok(Experts { curve: Some(curve), few, factor: 1.0, least });
-            }
-        }
-        if let Some((curve, factor)) = self.experts_of_other_spread(cell, dtype, &least, &wanted) {
-            return Ok(Experts { curve: Some(curve), few: None, factor, least });
-        }
-        let same_size = |key: &String| key.contains(&format!(",{},{},", model.hidden, experts.intermediate));
-        let mut nearest: Vec<String> = self.keys("moe", "").into_iter().filter(same_size).collect();
-        if nearest.is_empty() {
-            nearest = self.types("moe");
-        }
-        self.roofline_or("experts", wanted, nearest, || Experts {
-            curve: None,
-            few: None,
-            factor: 1.0 / peak::EXPERTS,
-            least,
-        })
-    }
-
-    /// The experts of the same model spread otherwise over as many accelerators, or over half or twice as
-    /// many, scaled by the least possible times.
-    fn experts_of_other_spread(
-        &self,
-        cell: &Cell,
-        dtype: &str,
-        least: &LeastExperts,
-        wanted: &str,
-    ) -> Option<(Curve, f64)> {
-        let (model, experts) = (&cell.model, cell.model.experts?);
-        let shape =
-            format!("{},{},{},{}", model.hidden, experts.intermediate, experts.per_token, experts.count);
-        for (index, (_, pack)) in self.packs.iter().enumerate() {
-            let Some(table) = pack.table("moe") else { continue };
-            let rows = pack.rows(table, &format!("{dtype},{},{shape},", cell.distribution()));
-            let octaves = |row: &Row| {
-                let spread = |field: usize, own: u32| {
-                    row.number(field)
-                        .map_or(f64::INFINITY, |other| (f64::from(other) / f64::from(own)).log2().abs())
-                };
-                spread(6, cell.moe_tensor) + spread(7, cell.moe_expert)
-            };
-            let best = rows.map(|row| (octaves(&row), row)).min_by(|a, b| a.0.total_cmp(&b.0));
-            let Some((_, row)) = best.filter(|(distance, _)| *distance <= 2.01) else { continue };
-            let other = Cell { moe_tensor: row.number(6)?, moe_expert: row.number(7)?, ..cell.clone() };
-            let other = LeastExperts::new(&self.gpu, dtype, &other);
-            let factor = least.us(256.0) / other.us(256.0);
-            self.note_pack("experts", wanted, index, &row, true);
-            return Some((Curve::new(self.screened("moe", &row).0)?, factor));
-        }
-        None
-    }
-}
-
-fn no_experts() -> Uncovered {
-    Uncovered { operation: "experts", cell: "a model without them".into(), nearest: "none".into() }
-}
-
-/// A matrix product of one shape.
-pub(super) struct Product {
-    gpu: Gpu,
-    dtype: String,
-    n: f64,
-    k: f64,
-    sites: Sites,
-    /// What is in its times and is not part of it.
-    scaling: Vec<Curve>,
-}
-
-enum Sites {
-    Own(Curve),
-    /// Weight, shape and times of each.
-    Near(Vec<(f64, f64, f64, Curve)>),
-    Peak,
-}
-
-/// Points by which a curve of matrix products goes on.
-const GEMM_TAIL: usize = 3;
-
-impl Product {
-    /// Microseconds for `m` rows.
-    pub(super) fn us(&self, m: f64) -> f64 {
-        let all = self.with_scaling(m);
-        if self.scaling.is_empty() {
-            return all;
-        }
-        let moved = |m: f64| m * self.k;
-        let scaling: f64 = self.scaling.iter().map(|curve| curve.at(m, &moved, 1)).sum();
-        (all - scaling).max(least_gemm(&self.gpu, &self.dtype, m, self.n, self.k))
-    }
-
-    fn with_scaling(&self, m: f64) -> f64 {
-        let least = |m: f64, n: f64, k: f64| least_gemm(&self.gpu, &self.dtype, m, n, k);
-        let own = least(m, self.n, self.k);
-        match &self.sites {
-            Sites::Own(curve) => curve.at(m, &|m| least(m, self.n, self.k), GEMM_TAIL),
-            Sites::Near(sites) => {
-                let efficiency = |(weight, n, k, curve): &(f64, f64, f64, Curve)| {
-                    weight * least(m, *n, *k) / curve.at(m, &|m| least(m, *n, *k), GEMM_TAIL)
-                };
-                let total: f64 = sites.iter().map(|site| site.0).sum();
-                own / (sites.iter().map(efficiency).sum::<f64>() / total)
-            }
-            Sites::Peak => own / peak::gemm(bytes_and_bits(&self.dtype).1) + peak::KERNEL_US,
-        }
-    }
-
-    /// Where it was measured.
-    pub(super) fn positions(&self) -> Vec<f64> {
-        match &self.sites {
-            Sites::Own(curve) => curve.positions().collect(),
-            Sites::Near(sites) => sites.iter().flat_map(|(.., curve)| curve.positions()).collect(),
-            Sites::Peak => (0..16).map(|power| f64::from(1u32 << power)).collect(),
-        }
-    }
-
-    /// The largest position that was measured.
-    pub(super) fn largest(&self) -> f64 {
-        match &self.sites {
-            Sites::Own(curve) => curve.range().1,
-            Sites::Near(sites) => {
-                sites.iter().map(|(.., curve)| curve.range().1).fold(f64::INFINITY, f64::min)
-            }
-            Sites::Peak => f64::INFINITY,
-        }
-    }
-}
-
-/// The experts of one layer.
-pub(super) struct Experts {
-    curve: Option<Curve>,
-    /// Of a kernel for few tokens.
-    few: Option<Curve>,
-    factor: f64,
-    least: LeastExperts,
-}
-
-/// Tokens up to which TensorRT-LLM takes its kernel for few of them.
-const FEW_TOKENS: f64 = 128.0;
-
-impl Experts {
-    /// Microseconds for the tokens of all ranks.
-    pub(super) fn us(&self, tokens: f64) -> f64 {
-        let least = |tokens: f64| self.least.us(tokens);
-        match (&self.few, &self.curve) {
-            (Some(few), _) if tokens <= FEW_TOKENS => few.at(tokens, &least, 1),
-            (_, Some(curve)) => self.factor * curve.at(tokens, &least, 1),
-            (_, None) => self.factor * least(tokens) + peak::KERNEL_US,
-        }
-    }
-
-    /// Where it was measured.
-    pub(super) fn positions(&self) -> Vec<f64> {
-        let few = self.few.iter().flat_map(Curve::positions);
-        let mut all: Vec<f64> = self.curve.iter().flat_map(Curve::positions).chain(few).collect();
-        all.extend([FEW_TOKENS, FEW_TOKENS + 1.0]);
-        all
-    }
-}
-
-/// The least microseconds of the experts of one layer.
-struct LeastExperts {
-    bandwidth: f64,
-    flops: f64,
-    bytes: f64,
-    hidden: f64,
-    inter: f64,
-    topk: f64,
-    experts: f64,
-    tp: f64,
-    ep: f64,
-}
-
-impl LeastExperts {
-    fn new(gpu: &Gpu, dtype: &str, cell: &Cell) -> LeastExperts {
-        let (bytes, bits) = bytes_and_bits(dtype);
-        let experts = cell.model.experts;
-        let of = |value: fn(&super::ExpertLayers) -> u32| {
-            experts.as_ref().map_or(1.0, |experts| f64::from(value(experts)))
-        };
-        LeastExperts {
-            bandwidth: gpu.memory_bandwidth,
-            flops: gpu.flops(bits),
-            bytes,
-            hidden: f64::from(cell.model.hidden),
-            inter: of(|experts| experts.intermediate),
-            topk: of(|experts| experts.per_token),
-            experts: of(|experts| experts.count),
-            tp: f64::from(cell.moe_tensor.max(1)),
-            ep: f64::from(cell.moe_expert.max(1)),
-        }
-    }
-
-    fn us(&self, tokens: f64) -> f64 {
-        let rows = tokens * self.topk;
-        // Gate, up and down, of the share of the tokens that goes to experts here.
-        let arithmetic = rows * self.hidden * self.inter * 6.0 / (self.ep * self.tp) / self.flops;
-        let weights =
-            3.0 * self.hidden * self.inter / self.tp * self.experts.min(rows) / self.ep * self.bytes;
-        let moved = rows / self.ep * (2.0 * self.hidden + 3.0 * self.inter / self.tp) * self.bytes;
-        arithmetic.max((weights + moved) / self.bandwidth) * 1e6
+        Surface::new(&Measured { points }, root, &least)
     }
 }

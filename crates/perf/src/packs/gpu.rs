@@ -3,6 +3,7 @@
 //! is made of nothing else.
 
 use super::PackError;
+use std::path::Path;
 
 /// What an accelerator can do at best.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,10 +30,12 @@ pub struct Gpu {
     pub p2p_us: f64,
     /// Compute capability, as in sm_90.
     pub sm: u32,
+    /// Its memory in GiB, where the file says so: of the accelerators with packs it is known by their name.
+    pub memory_gib: Option<f64>,
 }
 
 /// Keys of the file.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "memory_bandwidth",
     "memory_efficiency",
     "kernel_us",
@@ -44,6 +47,7 @@ const KEYS: [&str; 11] = [
     "inter_node_bandwidth",
     "p2p_us",
     "sm",
+    "memory_gib",
 ];
 
 impl Gpu {
@@ -52,7 +56,7 @@ impl Gpu {
     /// # Errors
     /// A line that is none of this, or a key that is missing.
     pub fn parse(name: &str, text: &str) -> Result<Gpu, PackError> {
-        let mut values: [Option<f64>; 11] = [None; 11];
+        let mut values: [Option<f64>; KEYS.len()] = [None; KEYS.len()];
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
@@ -83,7 +87,18 @@ impl Gpu {
             inter_node_bandwidth: needed(8)?,
             p2p_us: needed(9)?,
             sm: needed(10)? as u32,
+            memory_gib: values[11],
         })
+    }
+
+    /// Reads a file of this format.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not one.
+    pub fn read(file: &Path) -> Result<Gpu, PackError> {
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(file).map_err(|error| PackError::new(&name, error.to_string()))?;
+        Gpu::parse(&name, &text)
     }
 
     /// Microseconds of a kernel that does nothing but move `bytes`.

@@ -71,6 +71,8 @@ pub struct Tried {
     pub gpu_scale: Option<f64>,
     /// `timing.communication_scale`.
     pub communication_scale: Option<f64>,
+    /// `timing.allow_roofline`.
+    pub allow_roofline: bool,
 }
 
 /// The shortest drawn length, as a share of what was asked for: the public benchmark (InferenceX,
@@ -141,7 +143,8 @@ fn experiment(point: &Point, settings: &Settings, tried: Tried) -> Result<Experi
         String::new()
     };
     let timing = format!(
-        "{{type: default{}{}{}{}{draft}}}",
+        "{{type: default, allow_roofline: {}{}{}{}{}{draft}}}",
+        tried.allow_roofline,
         constant("pass_us", tried.pass_us),
         constant("sequence_us", tried.sequence_us),
         constant("gpu_scale", tried.gpu_scale),
