@@ -2,7 +2,7 @@
 //! covers.
 
 use std::fmt::Write as _;
-use windtunnel_config::{Experiment, from_str};
+use windtunnel_config::{Experiment, from_str, load as load_file};
 use windtunnel_engine::{Chunk, DecodeSet, Shape};
 use windtunnel_perf::Composition;
 
@@ -97,4 +97,98 @@ fn what_is_not_covered_is_named_with_what_is() {
     load(&["engine.gemm_quant_mode=nvfp4", &roofline]).unwrap();
     let foreign = load(&["engine.workers.aggregated.timing.type=polynomial"]).unwrap_err();
     assert!(foreign.contains("timing.pass_us: got 0; it belongs to timing.type default"), "{foreign}");
+}
+
+/// The figures of an H200, as its pack has them.
+const GPU: &str = "memory_gib 141\nmemory_bandwidth 4.8e12\nmemory_efficiency 0.8\nkernel_us 3\nflops_16 989e12\n\
+                   flops_8 1978e12\ngpus_per_node 8\nintra_node_bandwidth 450e9\ninter_node_bandwidth 50e9\np2p_us 10\nsm 90\n";
+
+/// The file with the accelerator `gpu`, described by `figures`.
+fn described(figures: &str, overrides: &[&str]) -> Result<Experiment, String> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("mine.gpu"), figures).unwrap();
+    let file = folder.path().join("file.yaml");
+    std::fs::write(&file, FILE.replace("h200_sxm", "mine.gpu")).unwrap();
+    let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+    load_file(&file, &overrides).map_err(|error| {
+        error.problems.iter().map(|problem| format!("{}: {}\n", problem.path, problem.message)).collect()
+    })
+}
+
+const ROOFLINE: &str = "engine.workers.aggregated.timing.allow_roofline=true";
+
+#[test]
+fn an_accelerator_that_a_file_describes() {
+    let ms = |experiment: &Experiment, decodes: u64, new: u32| {
+        let chunks = [Chunk { new_tokens: new, before: 0 }];
+        let mut decode = DecodeSet::default();
+        (0..decodes).for_each(|_| decode.add(2048));
+        let prefill: &[Chunk] = if new > 0 { &chunks } else { &[] };
+        experiment.deployment.timing.pass_duration(&Shape { prefill, decode }).as_ms()
+    };
+    let estimated = described(GPU, &[ROOFLINE]).unwrap();
+    // A decode of one reads all weights but the embedding (15.01 GB) and 2,048 tokens of 131,072 bytes: 3.86 ms at the 81
+    // and 85 % of 4.8 TB/s that such operations reach, of products; the rest is beside them: of 32 layers 4 products of 3 µs,
+    // attention of 11 µs, and some element-wise kernels of 3 µs.
+    let reading = 15.01e9 / (4.8e12 * 0.81) * 1e3 + 2048.0 * 131_072.0 / (4.8e12 * 0.85) * 1e3;
+    let beside = ms(&estimated, 1, 0) - reading;
+    assert!((32.0 * 23e-3..32.0 * 50e-3).contains(&beside), "{beside} ms");
+    // Measured on an H200: within the errors of docs/accuracy.md.
+    let measured = load(&[]).unwrap();
+    for (decodes, new) in [(1, 0), (32, 0), (256, 0), (0, 512), (0, 8192), (64, 2048)] {
+        let (estimated, measured) = (ms(&estimated, decodes, new), ms(&measured, decodes, new));
+        assert!((estimated / measured - 1.0).abs() < 0.2, "{decodes} {new}: {estimated} for {measured} ms");
+    }
+}
+
+#[test]
+fn models_of_all_kinds_have_peak_figures() {
+    let models = [
+        "Qwen/Qwen3-30B-A3B",
+        "deepseek-ai/DeepSeek-V3",
+        "openai/gpt-oss-120b",
+        "Qwen/Qwen3.5-397B-A17B",
+        "nvidia/DeepSeek-V3.1-NVFP4",
+    ];
+    let parallelism = "engine.workers.aggregated.parallelism={tensor: 8, moe_tensor: 1, moe_expert: 8}";
+    for backend in ["vllm", "sglang", "trtllm"] {
+        for model in models {
+            let overrides = [
+                format!("engine.model={model}"),
+                format!("engine.backend={backend}"),
+                "engine.backend_version=null".to_owned(),
+            ];
+            let overrides: Vec<&str> =
+                overrides.iter().map(String::as_str).chain([parallelism, ROOFLINE]).collect();
+            let experiment = described(GPU, &overrides).unwrap();
+            let shape =
+                Shape { prefill: &[Chunk { new_tokens: 100, before: 0 }], decode: DecodeSet::default() };
+            let ms = experiment.deployment.timing.pass_duration(&shape).as_ms();
+            assert!((1.0..100.0).contains(&ms), "{backend} {model}: {ms} ms");
+        }
+    }
+}
+
+#[test]
+fn a_description_that_is_none() {
+    for (figures, overrides, said) in [
+        (GPU, &[][..], "allow_roofline: true estimates its times from that"),
+        (
+            &GPU.replace("sm 90", "sm ninety"),
+            &[ROOFLINE][..],
+            "line 11: got \"sm ninety\"; the value must be",
+        ),
+        (&GPU.replace("kernel_us", "kernel"), &[ROOFLINE], "allowed are memory_bandwidth"),
+        (&GPU.replace("p2p_us 10\n", ""), &[ROOFLINE], "p2p_us is missing"),
+        (&GPU.replace("4.8e12", "1e-300"), &[ROOFLINE], "memory_bandwidth"),
+        (
+            &GPU.replace("memory_gib 141\n", ""),
+            &[ROOFLINE, "engine.workers.aggregated.kv_cache={capacity: {type: default}}"],
+            "of unknown memory",
+        ),
+    ] {
+        let text = described(figures, overrides).unwrap_err();
+        assert!(text.contains(said), "{said}: {text}");
+        assert_eq!(text.lines().count(), 1, "told once: {text}");
+    }
 }

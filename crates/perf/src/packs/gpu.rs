@@ -34,20 +34,21 @@ pub struct Gpu {
     pub memory_gib: Option<f64>,
 }
 
-/// Keys of the file.
-const KEYS: [&str; 12] = [
-    "memory_bandwidth",
-    "memory_efficiency",
-    "kernel_us",
-    "flops_16",
-    "flops_8",
-    "flops_4",
-    "gpus_per_node",
-    "intra_node_bandwidth",
-    "inter_node_bandwidth",
-    "p2p_us",
-    "sm",
-    "memory_gib",
+/// Keys of the file, each with the least and the largest value: bounds beyond all hardware, within which no time is
+/// without end.
+const KEYS: [(&str, f64, f64); 12] = [
+    ("memory_bandwidth", 1e6, 1e20),
+    ("memory_efficiency", 0.001, 1.0),
+    ("kernel_us", 0.0, 1e6),
+    ("flops_16", 1e6, 1e24),
+    ("flops_8", 1e6, 1e24),
+    ("flops_4", 1e6, 1e24),
+    ("gpus_per_node", 1.0, 1e6),
+    ("intra_node_bandwidth", 1e3, 1e20),
+    ("inter_node_bandwidth", 1e3, 1e20),
+    ("p2p_us", 0.0, 1e6),
+    ("sm", 1.0, 1e4),
+    ("memory_gib", 1.0, 1_048_576.0),
 ];
 
 impl Gpu {
@@ -65,16 +66,20 @@ impl Gpu {
             let wrong =
                 |what: &str| PackError::new(name, format!("line {}: got {line:?}; {what}", number + 1));
             let (key, value) = line.split_once(' ').ok_or_else(|| wrong("allowed is a key and a number"))?;
-            let at = KEYS.iter().position(|known| *known == key);
-            let at = at.ok_or_else(|| wrong(&format!("allowed are {}", KEYS.join(", "))))?;
+            let at = KEYS.iter().position(|known| known.0 == key);
+            let at = at.ok_or_else(|| wrong(&format!("allowed are {}", KEYS.map(|key| key.0).join(", "))))?;
+            let (_, least, most) = KEYS[at];
             let value: f64 = value.trim().parse().unwrap_or(f64::NAN);
-            if !(value.is_finite() && value > 0.0) {
-                return Err(wrong("the value must be a finite number above 0"));
+            if !(least..=most).contains(&value) {
+                return Err(wrong(&format!("the value must be a number from {least:?} to {most:?}")));
+            }
+            if values[at].is_some() {
+                return Err(wrong("the key is given twice"));
             }
             values[at] = Some(value);
         }
         let needed =
-            |at: usize| values[at].ok_or_else(|| PackError::new(name, format!("{} is missing", KEYS[at])));
+            |at: usize| values[at].ok_or_else(|| PackError::new(name, format!("{} is missing", KEYS[at].0)));
         Ok(Gpu {
             memory_bandwidth: needed(0)?,
             memory_efficiency: needed(1)?,
@@ -140,7 +145,8 @@ mod tests {
             (TEXT.replace("sm 90", "sm x"), "line 10"),
             (TEXT.replace("sm 90", "ms 90"), "allowed are memory_bandwidth"),
             (TEXT.replace("sm 90", ""), "sm is missing"),
-            (TEXT.replace("flops_16 989e12", "flops_16 -1"), "above 0"),
+            (TEXT.replace("flops_16 989e12", "flops_16 -1"), "from 1000000.0 to 1e24"),
+            (TEXT.replace("sm 90", "sm 90\nsm 80"), "given twice"),
         ] {
             let error = Gpu::parse("gpu.txt", &text).unwrap_err();
             assert!(error.message.contains(what), "{error}");

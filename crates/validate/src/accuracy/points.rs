@@ -48,9 +48,10 @@ impl Point {
         f64::from(self.concurrency) * tokens * 1e3 / request_ms / f64::from(self.spread.accelerators().max(1))
     }
 
-    /// An accelerator of the generation of B200.
+    /// An accelerator of the generation of B200, by its name or by that of the file that describes it.
     pub(super) fn is_blackwell(&self) -> bool {
-        ["b200", "b300", "gb200", "gb300"].iter().any(|name| self.system.starts_with(name))
+        let name = self.system.rsplit('/').next().unwrap_or_default();
+        ["b200", "b300", "gb200", "gb300"].iter().any(|of| name.starts_with(of))
     }
 
     /// The deployment drafted tokens (multi-token prediction). No column says so. These rows of DeepSeek on TensorRT-LLM
