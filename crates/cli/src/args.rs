@@ -213,6 +213,8 @@ pub enum FittedLaw {
     Linear,
     /// A table by the tokens of a pass (timing.type table).
     Table,
+    /// The constants of measured operations (timing.type default). Needs a configuration with that timing
+    Default,
 }
 
 /// Arguments of `accuracy`.

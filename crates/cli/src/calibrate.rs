@@ -9,16 +9,21 @@ use crate::say::say;
 use crate::signals::interrupt_flag;
 use std::io::Write;
 use std::path::Path;
-use windtunnel_config::TableFile;
+use windtunnel_config::{Experiment, TableFile};
+use windtunnel_perf::calibrated::Constants;
 use windtunnel_perf::{Law, Linear, Table};
 use windtunnel_report::{columns, short};
-use windtunnel_validate::calibrate::{Fit, FitError, LawKind, PassErrors, fit, fit_passes, read_passes};
+use windtunnel_validate::calibrate::{
+    Fit, FitError, LawKind, PassErrors, fit, fit_constants, fit_passes, read_passes,
+};
+
+const TIMING: &str = "engine.workers.aggregated.timing";
 
 /// Runs the command.
 pub fn run(arguments: &Calibrate) -> Result<(), Failure> {
     let out = match (arguments.law, &arguments.out) {
-        (FittedLaw::Linear, Some(_)) => {
-            return Err(Failure::Input("--out: is for --law table; a linear law is printed".into()));
+        (FittedLaw::Linear | FittedLaw::Default, Some(_)) => {
+            return Err(Failure::Input("--out: is for --law table; what else is found is printed".into()));
         }
         (_, out) => out.as_deref(),
     };
@@ -41,14 +46,30 @@ fn by_requests(arguments: &Calibrate, out: Option<&Path>) -> Result<(), Failure>
         Some(first) => usize::try_from(first).unwrap_or(all).min(all),
         None => all.div_ceil(2),
     };
-    let kind = kind(arguments.law);
-    let fitted = fit(&experiment, &run, &requests, kind, first, &interrupt_flag()?);
-    let Fit { law, fitted, held_out, runs } = fitted.map_err(|error| match error {
+    let about = format!("fitted to the first {first} of {all} requests of {}", run.name);
+    let told = |error: FitError| match error {
         FitError::Sim(error) => failed(error),
         other => Failure::input(other),
-    })?;
-    let about = format!("fitted to the first {first} of {all} requests of {}", run.name);
-    let timing = timing(&law, &about, out)?;
+    };
+    let interrupt = interrupt_flag()?;
+    let (Fit { fitted, held_out, runs, .. }, timing) = match kind(arguments.law) {
+        Some(kind) => {
+            let fit = fit(&experiment, &run, &requests, kind, first, &interrupt).map_err(told)?;
+            let timing = timing(&fit.law, &about, out)?;
+            (fit, timing)
+        }
+        None => {
+            let anew = |scale: f64| {
+                let scale = format!("{TIMING}.communication_scale={scale}");
+                let set: Vec<String> = input.set.iter().cloned().chain([scale]).collect();
+                windtunnel_config::load(&input.config, &set)
+            };
+            let found =
+                fit_constants(&experiment, &run, &requests, &anew, first, &interrupt).map_err(told)?;
+            let section = constants_timing(&experiment, &found.constants)?;
+            (found.fit, section)
+        }
+    };
     let mut shown = format!("{about}, in {runs} runs\n{}", table(&fitted));
     if let Some(held_out) = &held_out {
         shown.push_str(&format!(
@@ -61,8 +82,13 @@ fn by_requests(arguments: &Calibrate, out: Option<&Path>) -> Result<(), Failure>
 }
 
 fn by_passes(path: &Path, law: FittedLaw, out: Option<&Path>) -> Result<(), Failure> {
+    let Some(kind) = kind(law) else {
+        let message =
+            "--law default: needs a configuration and --measured; passes alone have linear and table";
+        return Err(Failure::Input(message.into()));
+    };
     let passes = read_passes(path).map_err(Failure::input)?;
-    let fit = fit_passes(&passes, kind(law));
+    let fit = fit_passes(&passes, kind);
     let about = format!("fitted to every other one of {} passes of {}", passes.len(), path.display());
     let timing = timing(&fit.law, &about, out)?;
     let row = |name: &str, errors: &PassErrors| {
@@ -79,11 +105,38 @@ fn by_passes(path: &Path, law: FittedLaw, out: Option<&Path>) -> Result<(), Fail
     write(&format!("{}\n{timing}", commented(&format!("{about}\n{shown}"))))
 }
 
-fn kind(law: FittedLaw) -> LawKind {
+/// The law that is fitted; none for the constants of the configuration's own.
+fn kind(law: FittedLaw) -> Option<LawKind> {
     match law {
-        FittedLaw::Linear => LawKind::Linear,
-        FittedLaw::Table => LawKind::Table,
+        FittedLaw::Linear => Some(LawKind::Linear),
+        FittedLaw::Table => Some(LawKind::Table),
+        FittedLaw::Default => None,
     }
+}
+
+/// The section of the configuration with the constants that were found. They are those of the measured engine at its own
+/// speed, so what makes it faster is left out.
+fn constants_timing(experiment: &Experiment, found: &Constants) -> Result<String, Failure> {
+    let mut section = experiment.effective.pointer("/engine/workers/aggregated/timing").cloned();
+    let Some(keys) = section.as_mut().and_then(|section| section.as_object_mut()) else {
+        return Err(Failure::Run("the configuration in effect has no timing section".into()));
+    };
+    let Constants { pass_us, sequence_us, gpu_scale, communication_scale } = *found;
+    let values = [
+        ("pass_us", pass_us),
+        ("sequence_us", sequence_us),
+        ("gpu_scale", gpu_scale),
+        ("communication_scale", communication_scale),
+    ];
+    for (key, value) in values {
+        keys.insert(key.into(), value.into());
+    }
+    let lines: Vec<String> = keys
+        .iter()
+        .filter(|(key, value)| !key.contains("speedup") && !value.is_null())
+        .map(|(key, value)| format!("  {key}: {value}\n"))
+        .collect();
+    Ok(format!("timing:\n{}", lines.concat()))
 }
 
 /// What is printed is YAML, whatever stands around it.

@@ -1,6 +1,8 @@
 //! Measured runs: what their files say, what is wrong with them, and pass times found from them.
 
-use std::path::{Path, PathBuf};
+mod common;
+
+use common::{file, read, real_run, shared, simulated};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use windtunnel_config::{Experiment, Pace, from_str};
@@ -9,25 +11,6 @@ use windtunnel_perf::{Law, Linear};
 use windtunnel_validate::calibrate::{Fit, FitError, LawKind, fit, read_passes};
 use windtunnel_validate::compare::{compare, with_requests};
 use windtunnel_validate::measured::{MeasuredRun, Prompts};
-
-/// A file in a folder of its own.
-struct Kept {
-    _folder: tempfile::TempDir,
-    path: PathBuf,
-}
-
-fn file(name: &str, text: &str) -> Kept {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(name);
-    std::fs::write(&path, text).unwrap();
-    Kept { _folder: folder, path }
-}
-
-fn read(name: &str, text: &str, run: Option<&str>) -> Result<MeasuredRun, String> {
-    let kept = file(name, text);
-    let folder = format!("{}/", kept.path.parent().unwrap().display());
-    MeasuredRun::read(&kept.path, run).map_err(|error| error.to_string().replace(&folder, ""))
-}
 
 /// Arrival, first and last token in milliseconds.
 fn times(run: &MeasuredRun) -> Vec<(f64, f64, f64)> {
@@ -177,30 +160,6 @@ fn deployment(scheduler: &str, blocks: u32) -> Experiment {
     from_str("case.yaml", &text, &[]).unwrap()
 }
 
-/// What a deployment with pass times of `law` measures for 60 requests that come faster than it answers them.
-fn simulated(experiment: &Experiment, law: Linear) -> MeasuredRun {
-    let mut text = String::new();
-    for i in 0..60_u32 {
-        let (input, output, at) = (50 + (i * 277) % 900, 5 + (i * 31) % 60, f64::from(i) * 0.05);
-        text.push_str(&format!(
-            "{{\"arrival_time\": {at}, \"first_token_ts\": {at}, \"last_token_ts\": {at}, \"input_toks\": {input}, \
-             \"output_toks\": {output}}}\n"
-        ));
-    }
-    let mut run = read("simulated.jsonl", &text, None).unwrap();
-    let requests = run.workload(None).unwrap();
-    let mut experiment = with_requests(experiment, &run, &requests);
-    experiment.deployment.timing =
-        windtunnel_perf::TimingModel::new(Law::Linear(law), None, windtunnel_perf::Speedup::NONE).unwrap();
-    let options = windtunnel_sim::Options { capture: true, ..Default::default() };
-    let report = windtunnel_sim::run(&experiment, options).unwrap();
-    for (measured, record) in run.requests.iter_mut().zip(report.completed()) {
-        measured.first_token = record.first_token.unwrap();
-        measured.last_token = record.last_token.unwrap();
-    }
-    run
-}
-
 fn fitted(experiment: &Experiment, run: &MeasuredRun, kind: LawKind, first: usize) -> Result<Fit, FitError> {
     let requests = run.workload(None).unwrap();
     fit(experiment, run, &requests, kind, first, &Arc::new(AtomicBool::new(false)))
@@ -216,7 +175,7 @@ fn pass_times_are_found_again() {
         per_sequence_ms: 0.05,
         per_context_token_ms: 1e-4,
     };
-    let run = simulated(&experiment, law);
+    let run = simulated(&experiment, Law::Linear(law));
     for kind in [LawKind::Linear, LawKind::Table] {
         let fit = fitted(&experiment, &run, kind, 30).unwrap();
         let held_out = fit.held_out.unwrap();
@@ -263,22 +222,6 @@ fn passes_are_read_and_heartbeats_are_not() {
         "passes.jsonl:1: wall_time: got -0.005; allowed is a number of at least 0"
     );
     assert!(said("{}\n").starts_with("passes.jsonl:1: missing field `wall_time`"));
-}
-
-/// The datasets, or nothing and a word about it.
-fn shared() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/datasets");
-    if path.exists() {
-        return Some(path);
-    }
-    println!("skipped: no ../shared/datasets beside the checkout");
-    None
-}
-
-fn real_run(datasets: &Path, name: &str) -> (MeasuredRun, Prompts) {
-    let run = MeasuredRun::read(&datasets.join("vllm_019_measured_runs_dev.jsonl.gz"), Some(name)).unwrap();
-    let prompts = Prompts::read(&datasets.join("sharegpt300_llama-3.1-8b_blocks16.jsonl.gz")).unwrap();
-    (run, prompts)
 }
 
 #[test]

@@ -140,6 +140,18 @@ impl PassModel {
         self
     }
 
+    /// The same with other constants. What operations of communication take is as it was compiled.
+    pub fn with_host(mut self, pass_us: f64, sequence_us: f64, gpu_scale: f64) -> PassModel {
+        self.constants = Constants { pass_us, sequence_us, gpu_scale, ..self.constants };
+        self
+    }
+
+    /// Accelerators of a rank or its group send each other something in a pass.
+    pub fn communicates(&self) -> bool {
+        let operations = ["all-reduce", "collective", "expert exchange"];
+        self.uses.iter().any(|used| operations.contains(&used.operation))
+    }
+
     /// Where the figures come from.
     pub fn uses(&self) -> &[Use] {
         &self.uses

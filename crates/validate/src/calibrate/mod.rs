@@ -4,10 +4,12 @@
 //! Nothing but the requests has to have been measured. The simulation schedules them as the engine did, so what is
 //! left to find is how long passes take: every guess is a whole run, and costs some milliseconds.
 
+mod constants;
 mod evolution;
 mod family;
 mod passes;
 
+pub use constants::{ConstantsFit, fit_constants};
 pub use family::LawKind;
 pub use passes::{MeasuredPass, PassErrors, PassFit, fit_passes, read_passes};
 
@@ -16,7 +18,7 @@ use crate::measured::MeasuredRun;
 use family::Family;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use windtunnel_config::Experiment;
+use windtunnel_config::{ConfigError, Experiment};
 use windtunnel_perf::{Law, PerfError, Speedup, TimingModel};
 use windtunnel_sim::SimError;
 use windtunnel_traffic::Arrival;
@@ -46,6 +48,17 @@ pub enum FitError {
     /// A guess was no law. Not expected: every guess is made of positive numbers.
     #[error("{0}")]
     Law(#[from] PerfError),
+    /// The law of the configuration has no constants.
+    #[error("engine.workers.aggregated.timing.type: got {0:?}; allowed for constants is \"default\"")]
+    NotDefault(&'static str),
+    /// Prefill and decode have pass times of their own.
+    #[error(
+        "engine.mode: got \"disaggregated\"; pass times of one kind of worker are fitted, so allowed is \"aggregated\""
+    )]
+    Apart,
+    /// The operations could not be looked up anew.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The deployment does not answer some request that was answered.
     #[error("request {request} was answered in the measured run, and is not in the simulated one: {hint}")]
     Unanswered {
@@ -69,35 +82,77 @@ pub fn fit(
     first: usize,
     interrupt: &Arc<AtomicBool>,
 ) -> Result<Fit, FitError> {
-    let first = first.clamp(1, run.requests.len());
-    let measured: Vec<Times> = run.requests[..first].iter().map(Times::measured).collect();
-    let weights = Weights::of(&measured);
-    let mut experiment = with_requests(experiment, run, requests);
+    let mut trial = Trial::new(experiment, run, requests, first, interrupt)?;
     let pass_tokens = experiment.deployment.engine.pass_tokens();
-    let mut runs = 0;
-    let mut simulate = |law: Law| -> Result<Vec<Option<Times>>, FitError> {
-        runs += 1;
-        experiment.deployment.timing = TimingModel::new(law, None, Speedup::NONE)?;
-        Ok(predict(&experiment, run.requests.len(), interrupt)?)
-    };
-
     let mut law = None;
     for step in kind.steps(pass_tokens) {
-        let start = step.start(law.as_ref(), &measured);
+        let start = step.start(law.as_ref(), &trial.measured);
         if law.is_none() {
-            check_answered(&simulate(step.law(&start))?, first)?;
+            trial.check_answered(step.law(&start))?;
         }
         let least = evolution::minimize(&start, 0.4, RUNS_PER_NUMBER * start.len(), |numbers| {
-            simulate(step.law(numbers)).map(|predicted| weights.distance(&measured, &predicted))
+            trial.distance(step.law(numbers))
         })?;
         law = Some(step.law(&least.at));
     }
     // invariant: every kind of law has at least one step
-    let law = law.unwrap_or_else(|| Family::linear().law(&Family::linear().start(None, &measured)));
-    let predicted = simulate(law.clone())?;
-    let held_out =
-        (first < run.requests.len()).then(|| comparison(run, &predicted, first..run.requests.len()));
-    Ok(Fit { law, fitted: comparison(run, &predicted, 0..first), held_out, runs })
+    let law = law.unwrap_or_else(|| Family::linear().law(&Family::linear().start(None, &trial.measured)));
+    trial.end(law)
+}
+
+/// A measured run, and runs of the same requests under one law after the other.
+struct Trial<'a> {
+    experiment: Experiment,
+    run: &'a MeasuredRun,
+    /// Of the requests that are fitted.
+    measured: Vec<Times>,
+    weights: Weights,
+    interrupt: &'a Arc<AtomicBool>,
+    runs: u64,
+}
+
+impl<'a> Trial<'a> {
+    fn new(
+        experiment: &Experiment,
+        run: &'a MeasuredRun,
+        requests: &Arc<[Arrival]>,
+        first: usize,
+        interrupt: &'a Arc<AtomicBool>,
+    ) -> Result<Trial<'a>, FitError> {
+        if experiment.prefill.is_some() {
+            return Err(FitError::Apart);
+        }
+        let first = first.clamp(1, run.requests.len());
+        let measured: Vec<Times> = run.requests[..first].iter().map(Times::measured).collect();
+        let weights = Weights::of(&measured);
+        let experiment = with_requests(experiment, run, requests);
+        Ok(Trial { experiment, run, measured, weights, interrupt, runs: 0 })
+    }
+
+    fn simulate(&mut self, law: Law) -> Result<Vec<Option<Times>>, FitError> {
+        self.runs += 1;
+        self.experiment.deployment.timing = TimingModel::new(law, None, Speedup::NONE)?;
+        Ok(predict(&self.experiment, self.run.requests.len(), self.interrupt)?)
+    }
+
+    /// How far off the fitted requests are.
+    fn distance(&mut self, law: Law) -> Result<f64, FitError> {
+        let predicted = self.simulate(law)?;
+        Ok(self.weights.distance(&self.measured, &predicted))
+    }
+
+    fn check_answered(&mut self, law: Law) -> Result<(), FitError> {
+        check_answered(&self.simulate(law)?, self.measured.len())
+    }
+
+    /// The law that was found, with the errors under it.
+    fn end(mut self, law: Law) -> Result<Fit, FitError> {
+        let predicted = self.simulate(law.clone())?;
+        let (run, first) = (self.run, self.measured.len());
+        let held_out =
+            (first < run.requests.len()).then(|| comparison(run, &predicted, first..run.requests.len()));
+        Ok(Fit { law, fitted: comparison(run, &predicted, 0..first), held_out, runs: self.runs })
+    }
 }
 
 fn check_answered(predicted: &[Option<Times>], first: usize) -> Result<(), FitError> {
