@@ -5,9 +5,10 @@
 
 import sys
 
-from sglang_routers import aggregated
+from sglang_routers import aggregated, prefill_decode
 
 COMMAND = [sys.executable, "-m", "sglang_router.launch_router"]
 
 if __name__ == "__main__":
     aggregated("sglang-router", COMMAND, sys.argv[1])
+    prefill_decode("sglang-router", COMMAND, sys.argv[1])

@@ -5,9 +5,10 @@
 
 import sys
 
-from sglang_routers import aggregated
+from sglang_routers import aggregated, prefill_decode
 
 COMMAND = ["smg", "launch"]
 
 if __name__ == "__main__":
     aggregated("smg", COMMAND, sys.argv[1])
+    prefill_decode("smg", COMMAND, sys.argv[1])

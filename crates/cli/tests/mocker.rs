@@ -240,6 +240,60 @@ fn a_file_with_prefill_and_decode_workers_runs_both() {
     assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
 }
 
+/// A file with a worker of SGLang that does all by itself.
+fn sglang_alone() -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sglang_alone.yaml");
+    let text = "engine:\n  model: m\n  hardware: h\n  backend: sglang\n  context_length: 4096\n  workers:\n    aggregated: \
+                {kv_cache: {capacity: {type: fixed, blocks: 256}}, timing: {type: polynomial}}\n";
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Workers of SGLang as processes of their own, which a request meets in a room; their metrics tell their part, and with
+/// the first token from the prefill worker the decode worker has three passes for four tokens.
+#[test]
+fn prefill_and_decode_of_sglang_meet_in_a_room() {
+    let flags = ["--engine", "sglang", "--speedup-ratio", "0", "--enable-metrics", "--disaggregation-mode"];
+    let start = |role: &'static str| {
+        let port = ["--disaggregation-bootstrap-port", "0"];
+        Mocker::start(&[&flags[..], &[role], &port[..]].concat(), 1)
+    };
+    let (prefill, decode) = (start("prefill"), start("decode"));
+    let info = prefill.get(0, "/server_info");
+    let info: serde_json::Value = serde_json::from_str(info.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let port = &info["disaggregation_bootstrap_port"];
+    let body = json!({
+        "prompt": (300..364).collect::<Vec<u32>>(), "max_tokens": 4, "ignore_eos": true,
+        "bootstrap_host": "127.0.0.1", "bootstrap_port": port, "bootstrap_room": 5,
+    });
+    let (first, second) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| prefill.completed_at(0, &body));
+        let second = decode.completed_at(0, &body);
+        (first.join().unwrap(), second)
+    });
+    assert_eq!(first["usage"]["completion_tokens"], 1, "{first}");
+    assert_eq!(second["usage"]["completion_tokens"], 4, "{second}");
+    let value = |metrics: &str, name: &str| -> f64 {
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("{name}: {metrics}"));
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    for (worker, role) in [(&prefill, "prefill"), (&decode, "decode")] {
+        let metrics = worker.get(0, "/metrics");
+        assert!(metrics.contains(&format!("engine_type=\"{role}\"")), "{metrics}");
+        for queue in ["prefill_bootstrap", "prefill_inflight", "decode_prealloc", "decode_transfer"] {
+            assert_eq!(value(&metrics, &format!("sglang:num_{queue}_queue_reqs{{")), 0.0, "{role} {queue}");
+        }
+        let first_tokens = metrics.lines().find(|line| {
+            line.starts_with("sglang:time_to_first_token_seconds_count")
+                && line.contains("is_streaming=\"false\"")
+        });
+        assert!(first_tokens.is_some_and(|line| line.ends_with(" 1.0")), "{role}: {first_tokens:?}");
+    }
+}
+
 #[test]
 fn sigterm_lets_requests_at_work_end() {
     let mut mocker = Mocker::start(
@@ -313,7 +367,29 @@ fn wrong_input_exits_with_2() {
             "kv_role is that of the other side",
         ),
         (&["-c", &both_roles(), "--disaggregation-mode", "agg"], "--disaggregation-mode: got agg"),
-        (&["--engine", "sglang", "--disaggregation-mode", "prefill"], "live workers of vLLM only"),
+        (&["--engine", "trtllm", "--disaggregation-mode", "prefill"], "live workers of vLLM and SGLang only"),
+        (&["--disaggregation-bootstrap-port", "1"], "--disaggregation-bootstrap-port: only SGLang has it"),
+        (&["--engine", "sglang", "--bootstrap-ports", "1"], "--bootstrap-ports: needs --disaggregation-mode"),
+        (
+            &["--engine", "sglang", "--disaggregation-mode", "prefill", "--bootstrap-ports", "1,2"],
+            "--bootstrap-ports: got 2, allowed is one for each of 1 workers",
+        ),
+        (
+            &["--engine", "sglang", "--disaggregation-mode", "decode", "--bootstrap-ports", "1"],
+            "--bootstrap-ports: decode workers have no bootstrap server",
+        ),
+        (
+            &[
+                "--engine",
+                "sglang",
+                "--disaggregation-mode",
+                "decode",
+                "--kv-transfer-config",
+                "{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_consumer\"}",
+            ],
+            "--kv-transfer-config: only vLLM has it",
+        ),
+        (&["-c", &sglang_alone(), "--disaggregation-mode", "decode"], "a file has to have engine.mode"),
     ];
     for (arguments, message) in cases {
         let done = windtunnel(["mocker"]).args(*arguments).output().unwrap();

@@ -29,6 +29,6 @@ pub use nanos::{MAX_NANOS, Nanos};
 pub use pass::{
     Admission, Chunk, DecodeSet, Finished, HostJob, KvLoad, Outcome, Scheduled, Shape, Slot, Token,
 };
-pub use rank::{Rank, RankConfig, RankStats, Steady, Stepper};
+pub use rank::{HandOffQueues, Rank, RankConfig, RankStats, Steady, Stepper};
 pub use request::{Content, FinishReason, HandOff, OutputPlan, Rejection, Request, RequestId};
 pub use token_pass::LoadFailure;

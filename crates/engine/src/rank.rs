@@ -49,6 +49,23 @@ pub struct RankStats {
     pub prefix_queries: u64,
     /// Of those, found (vLLM `prefix_cache_hits`).
     pub prefix_hits: u64,
+    /// Where hand-offs stand (SGLang).
+    pub hand_offs: HandOffQueues,
+}
+
+/// Requests in the queues of hand-offs between SGLang's ranks that serve prompts and those that go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandOffQueues {
+    /// A rank that serves prompts: those for whose KV the other side has no room yet (`bootstrap_queue`).
+    pub bootstrapping: usize,
+    /// Those whose prompt is computed and whose KV has not been read (`inflight_queue`).
+    pub sending: usize,
+    /// A rank that goes on: those for whose KV there is no room yet (`prealloc_queue`).
+    pub preallocating: usize,
+    /// Those whose KV is on its way (`transfer_queue`).
+    pub receiving: usize,
+    /// Those that were retracted (`retracted_queue`).
+    pub retracted: usize,
 }
 
 /// The settings of one rank, and with them which engine it is.

@@ -32,10 +32,14 @@ pub(crate) enum Command {
     ResetCache { reply: oneshot::Sender<bool>, at: Nanos },
     /// Passes take the time of the law divided by this; with 0 they take none.
     Speed { speed: f64, at: Nanos },
-    /// The load of a request's KV has ended.
-    LoadEnded { lane: usize, id: RequestId, succeeded: bool, at: Nanos },
+    /// The load of a request's KV has ended; so much of the prompt was cached where it was computed, if that is known.
+    LoadEnded { lane: usize, id: RequestId, succeeded: bool, cached_tokens: Option<u32>, at: Nanos },
     /// Blocks that were held for others no longer have to be.
     SendEnded { lane: usize, id: RequestId, at: Nanos },
+    /// Another worker has made room for the KV of a request, whose prompt may be computed.
+    Wanted { lane: usize, id: RequestId, at: Nanos },
+    /// The worker that has the other part of a request is not there, or no longer.
+    GiveUp { lane: usize, id: RequestId, at: Nanos },
 }
 
 impl Command {
@@ -46,7 +50,9 @@ impl Command {
             | Command::ResetCache { at, .. }
             | Command::Speed { at, .. }
             | Command::LoadEnded { at, .. }
-            | Command::SendEnded { at, .. } => *at,
+            | Command::SendEnded { at, .. }
+            | Command::Wanted { at, .. }
+            | Command::GiveUp { at, .. } => *at,
         }
     }
 }
@@ -170,7 +176,11 @@ fn obey(group: &mut RankGroup, command: Command) {
             let _ = reply.send(group.reset_cache(at));
         }
         Command::Speed { speed, .. } => group.set_speed(speed),
-        Command::LoadEnded { lane, id, succeeded, at } => group.load_ended(lane, id, succeeded, at),
+        Command::LoadEnded { lane, id, succeeded, cached_tokens, at } => {
+            group.load_ended(lane, id, (succeeded, cached_tokens), at);
+        }
         Command::SendEnded { lane, id, at } => group.send_ended(lane, id, at),
+        Command::Wanted { lane, id, at } => group.kv_wanted(lane, id, at),
+        Command::GiveUp { lane, id, at } => group.give_up(lane, id, at),
     }
 }

@@ -152,20 +152,36 @@ impl RankGroup {
         }
     }
 
-    /// The load of a request of the rank `lane` has ended.
-    pub(crate) fn load_ended(&mut self, lane: usize, id: RequestId, succeeded: bool, at: Nanos) {
-        self.ranks[lane].load_ended(id, succeeded);
-        self.transfer_ended(at);
+    /// The load of a request of the rank `lane` has ended: whether it succeeded, and how much of the prompt was cached
+    /// where it was computed, if that is known.
+    pub(crate) fn load_ended(&mut self, lane: usize, id: RequestId, ended: (bool, Option<u32>), at: Nanos) {
+        let at = self.reach(at);
+        self.ranks[lane].load_ended(id, ended, at);
+        self.news_came(at);
     }
 
     /// Blocks held on the rank `lane` no longer have to be.
     pub(crate) fn send_ended(&mut self, lane: usize, id: RequestId, at: Nanos) {
+        let at = self.reach(at);
         self.ranks[lane].send_ended(id);
-        self.transfer_ended(at);
+        self.news_came(at);
     }
 
-    fn transfer_ended(&mut self, at: Nanos) {
+    /// Another worker has made room for the KV of a request of the rank `lane`.
+    pub(crate) fn kv_wanted(&mut self, lane: usize, id: RequestId, at: Nanos) {
         let at = self.reach(at);
+        self.ranks[lane].kv_wanted(id);
+        self.news_came(at);
+    }
+
+    /// No other worker has the other part of a request of the rank `lane`, or no longer.
+    pub(crate) fn give_up(&mut self, lane: usize, id: RequestId, at: Nanos) {
+        let at = self.reach(at);
+        self.ranks[lane].give_up(id, at);
+        self.news_came(at);
+    }
+
+    fn news_came(&mut self, at: Nanos) {
         self.empty_passes = 0;
         self.wake(at);
     }

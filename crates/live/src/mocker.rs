@@ -147,7 +147,7 @@ async fn app(
     let kv_events = outlets.keeps_kv_events();
     let mut observers = |rank| outlets.take_observers(rank);
     let transfers = match pool.transfers.clone() {
-        Some(transfers) => Some(Transfers::open(transfers.of_worker(number)?).await?),
+        Some(transfers) => Some(Transfers::open(transfers.of_worker(number, address.port())?).await?),
         None => None,
     };
     let options = WorkerOptions {

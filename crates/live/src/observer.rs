@@ -219,7 +219,10 @@ pub trait PassObserver: Send {
     /// A pass ended.
     fn pass(&mut self, pass: &PassReport<'_>);
 
-    /// A request ended outside a pass: its client is gone, or the engine died.
+    /// A request got a first token that another worker sampled, or gave one away to another worker, outside a pass.
+    fn handed_over(&mut self, _first: &FirstToken<'_>, _at: Nanos) {}
+
+    /// A request ended outside a pass: its client is gone, the engine died, or another worker has its KV.
     fn ended(&mut self, _ended: &Ended<'_>, _stats: &RankStats) {}
 
     /// The prefix cache was emptied on request, at once.
@@ -251,6 +254,10 @@ impl PassObserver for Observers {
 
     fn pass(&mut self, pass: &PassReport<'_>) {
         self.0.iter_mut().for_each(|observer| observer.pass(pass));
+    }
+
+    fn handed_over(&mut self, first: &FirstToken<'_>, at: Nanos) {
+        self.0.iter_mut().for_each(|observer| observer.handed_over(first, at));
     }
 
     fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {

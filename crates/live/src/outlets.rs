@@ -14,6 +14,7 @@ use crate::zmq::Endpoint;
 use serde_json::{Map, Value};
 use windtunnel_config::Deployment;
 use windtunnel_engine::RankConfig;
+use windtunnel_engine::sglang::Disaggregation;
 
 /// vLLM's `--gpu-memory-utilization` where nothing is said, as of 0.22.
 const MEMORY: f64 = 0.92;
@@ -184,7 +185,11 @@ fn metrics(
         RankConfig::Sglang(engine) => {
             let info = SglangInfo {
                 model: model.to_owned(),
-                engine_type: "unified",
+                engine_type: match engine.disaggregation {
+                    Disaggregation::Off => "unified",
+                    Disaggregation::Prefill => "prefill",
+                    Disaggregation::Decode { .. } => "decode",
+                },
                 ranks,
                 page_size: engine.page_size,
                 pages: engine.usable_pages(),

@@ -3,17 +3,19 @@
 //! It does not know when anything is due: its rank group has the clock. What it tells goes to its observer
 //! first; the requests' streams get it later, when asked, so that whoever has seen a token finds it counted.
 
+mod hand_off;
+
 use crate::kv_transfer::KvMove;
 use crate::observer::{
     EndReason, Ended, FirstToken, Lengths, Observers, PassObserver, PassReport, RequestTimes,
 };
 use crate::stream::{TokenStream, Verdict};
 use crate::submission::Submission;
+use hand_off::HandOffs;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use windtunnel_engine::{
-    FinishReason, KvEvents, LoadFailure, Nanos, Outcome, Rank, RankConfig, RankStats, RequestId, Scheduled,
-    Slot, Stepper,
+    FinishReason, KvEvents, Nanos, Outcome, Rank, RankConfig, RankStats, RequestId, Scheduled, Slot, Stepper,
 };
 use windtunnel_perf::TimingModel;
 use windtunnel_router::{NewsBook, RankLoad, Router, WorkerLoad};
@@ -74,12 +76,7 @@ pub(crate) struct LiveRank {
     book: Option<NewsBook>,
     /// What others wait for.
     moves: Vec<KvMove>,
-    /// Requests whose KV is being loaded, and those whose blocks are held for others.
-    loading: HashMap<RequestId, Slot>,
-    held: HashMap<RequestId, Slot>,
-    /// What has ended of it, and is not reported.
-    loaded: Vec<(Slot, bool)>,
-    sent: Vec<Slot>,
+    hand_offs: HandOffs,
     /// Running and waiting requests, as told to the balancer last.
     reported: (usize, usize),
     /// Scratch.
@@ -96,6 +93,7 @@ impl LiveRank {
         observers: Observers,
         book: Option<NewsBook>,
     ) -> LiveRank {
+        let hand_offs = HandOffs::new(&config);
         LiveRank {
             config,
             rank,
@@ -109,10 +107,7 @@ impl LiveRank {
             observers,
             book,
             moves: Vec::new(),
-            loading: HashMap::new(),
-            held: HashMap::new(),
-            loaded: Vec::new(),
-            sent: Vec::new(),
+            hand_offs,
             reported: (0, 0),
             gaps: Vec::new(),
             fresh: Vec::new(),
@@ -143,7 +138,7 @@ impl LiveRank {
 
     /// It has no request, and no KV of one.
     pub(crate) fn is_idle(&self) -> bool {
-        self.rank.unfinished() == 0 && self.held.is_empty() && self.loading.is_empty()
+        self.rank.unfinished() == 0 && self.hand_offs.is_empty()
     }
 
     /// Adds what it has to do to the load of its worker.
@@ -162,16 +157,6 @@ impl LiveRank {
     /// What it has done that others wait for.
     pub(crate) fn moves(&mut self) -> impl Iterator<Item = KvMove> + '_ {
         self.moves.drain(..)
-    }
-
-    /// The load of a request's KV has ended, which the next pass reports.
-    pub(crate) fn load_ended(&mut self, id: RequestId, succeeded: bool) {
-        self.loaded.extend(self.loading.remove(&id).map(|slot| (slot, succeeded)));
-    }
-
-    /// The same of blocks that are held.
-    pub(crate) fn send_ended(&mut self, id: RequestId) {
-        self.sent.extend(self.held.remove(&id));
     }
 
     /// Empties the prefix cache of a rank without requests: its scheduler begins anew. True if that was done.
@@ -219,6 +204,7 @@ impl LiveRank {
     pub(crate) fn submit(&mut self, submission: Submission, at: Nanos) -> bool {
         let Submission { stream, mut request, abort_after, remote, session: _ } = submission;
         request.arrival = at;
+        self.hand_offs.shorten(&mut request);
         let info = stream.info.clone();
         match self.rank.submit(request) {
             Ok(slot) => {
@@ -230,7 +216,7 @@ impl LiveRank {
                 self.live[place] = Some(Live { stream, abort_after, times, told: false, queued: true });
                 self.order.push(slot);
                 self.slots.insert(info.id, slot);
-                self.moves.extend(remote.map(|remote| KvMove::Awaited { id: info.id, remote }));
+                self.moves.extend(self.hand_offs.begin(info.id, remote));
                 self.observers.submitted(&info, at, &self.stats());
                 true
             }
@@ -247,10 +233,7 @@ impl LiveRank {
     pub(crate) fn cancel(&mut self, id: RequestId, at: Nanos) {
         let Some(&slot) = self.slots.get(&id) else { return };
         if self.rank.cancel(slot) {
-            if let Some(live) = self.forget(slot) {
-                self.order.retain(|&other| other != slot);
-                self.tell_end(&live, EndReason::Cancelled, at);
-            }
+            self.take_out(slot, EndReason::Cancelled, at);
         } else if let Some(live) = at_mut(&mut self.live, slot)
             && !std::mem::replace(&mut live.told, true)
         {
@@ -266,10 +249,21 @@ impl LiveRank {
     pub(crate) fn fail_all(&mut self, at: Nanos) {
         for slot in std::mem::take(&mut self.order) {
             if let Some(live) = self.live.get_mut(slot.0 as usize).and_then(Option::take) {
+                self.moves.extend(self.hand_offs.end(live.stream.info.id));
                 self.tell_end(&live, EndReason::Failed, at);
             }
         }
+        self.fail_held(at);
         self.slots.clear();
+    }
+
+    /// Ends a request that the scheduler has let go.
+    fn take_out(&mut self, slot: Slot, reason: EndReason, at: Nanos) {
+        if let Some(live) = self.forget(slot) {
+            self.order.retain(|&other| other != slot);
+            self.moves.extend(self.hand_offs.end(live.stream.info.id));
+            self.tell_end(&live, reason, at);
+        }
     }
 
     fn tell_end(&mut self, live: &Live, reason: EndReason, at: Nanos) {
@@ -340,44 +334,11 @@ impl LiveRank {
             }
         }
         self.transfers(&copy, now);
+        self.give(&copy, now);
+        self.end_sent(now);
         self.flying.push_back(Flight { takes_part: true, number: self.next_pass, start, scheduled: copy });
         self.next_pass += 1;
         part
-    }
-
-    /// What of KV starts to move with a pass, and what has ended by it.
-    fn transfers(&mut self, scheduled: &Scheduled, at: Nanos) {
-        for &load in &scheduled.loads {
-            let Some(live) = at_mut(&mut self.live, load.slot) else { continue };
-            let id = live.stream.info.id;
-            (live.times.cached_tokens, live.times.loaded_tokens) = (load.hit_tokens, load.tokens);
-            self.loading.insert(id, load.slot);
-            self.moves.push(KvMove::Started { id, load, at });
-        }
-        self.moves.extend(scheduled.unread.iter().map(|&id| KvMove::Unread { id }));
-        // The worker is asked when a pass is launched.
-        for (slot, succeeded) in self.loaded.drain(..) {
-            match succeeded {
-                true => self.rank.kv_loaded(slot),
-                false => self.rank.kv_failed(slot, LoadFailure::Whole),
-            }
-        }
-        self.sent.drain(..).for_each(|slot| self.rank.kv_sent(slot));
-    }
-
-    /// Notes that the blocks of a request that has ended are held for others.
-    fn hold(&mut self, slot: Slot, now: Nanos) {
-        let Some(live) = at_mut(&mut self.live, slot) else { return };
-        let info = &live.stream.info;
-        live.stream.hold(self.rank.blocks(slot));
-        let computed_for = live.times.first_admit.map_or(Nanos::ZERO, |admitted| now.since(admitted));
-        self.held.insert(info.id, slot);
-        self.moves.push(KvMove::Held {
-            id: info.id,
-            name: info.name.clone(),
-            prompt_tokens: u32::try_from(info.prompt.len()).unwrap_or(u32::MAX),
-            computed_for,
-        });
     }
 
     /// Completes its part of the oldest pass in flight, which ends at `now`, and tells everyone.
@@ -385,6 +346,7 @@ impl LiveRank {
         let Some(flight) = self.flying.pop_front() else { return };
         if flight.takes_part {
             self.complete_part(&flight, now);
+            self.end_sent(now);
         }
         self.spare.push(flight.scheduled);
     }
@@ -434,8 +396,8 @@ impl LiveRank {
         }
         let mut gone = Vec::new();
         for finished in &outcome.finished {
-            if finished.held {
-                self.hold(finished.slot, now);
+            if finished.held && self.hold(finished.slot, now) {
+                continue;
             }
             if let Some(live) = self.forget(finished.slot).filter(|live| !live.told) {
                 let stopped = aborted.contains(&finished.slot);
@@ -450,6 +412,9 @@ impl LiveRank {
             self.order.retain(|slot| self.live[slot.0 as usize].is_some());
         }
         gone.iter().for_each(|(live, _)| self.note_end(now, live.stream.info.id));
+        for finished in outcome.finished.iter().filter(|finished| !finished.held) {
+            self.moves.extend(self.hand_offs.end(finished.id));
+        }
         if let Some(book) = &mut self.book {
             book.cache_changed(now, self.rank.events());
         }
@@ -592,4 +557,6 @@ fn copy_into(from: &Scheduled, to: &mut Scheduled) {
     to.parked.clone_from(&from.parked);
     to.loads.clone_from(&from.loads);
     to.unread.clone_from(&from.unread);
+    to.given.clone_from(&from.given);
+    to.finished.clone_from(&from.finished);
 }

@@ -29,6 +29,7 @@ pub struct TokenStream {
     done: AtomicBool,
     verdict: Mutex<Option<Verdict>>,
     held: OnceLock<Box<[u32]>>,
+    cached_elsewhere: OnceLock<u32>,
     news: Arc<Notify>,
 }
 
@@ -56,6 +57,7 @@ impl TokenStream {
             done: AtomicBool::new(false),
             verdict: Mutex::new(None),
             held: OnceLock::new(),
+            cached_elsewhere: OnceLock::new(),
             news,
         }
     }
@@ -98,9 +100,15 @@ impl TokenStream {
         Progress { tokens: self.given.load(Ordering::Acquire), verdict }
     }
 
-    /// Prompt tokens that were not computed, known with the first token.
+    /// So much of its prompt was cached on the worker that computed it. To be told before its first token.
+    pub(crate) fn tell_cached_elsewhere(&self, tokens: u32) {
+        self.cached_elsewhere.get_or_init(|| tokens);
+    }
+
+    /// Prompt tokens that were not computed, known with the first token; where another worker computed it and says so,
+    /// those that it had cached.
     pub fn cached_tokens(&self) -> u32 {
-        self.cached.load(Ordering::Relaxed)
+        self.cached_elsewhere.get().copied().unwrap_or_else(|| self.cached.load(Ordering::Relaxed))
     }
 
     /// Waits until there are more than `seen` tokens, or the end.

@@ -1,7 +1,7 @@
 //! A request on its way to a rank: what the engine is asked, and what the worker has to know beside that.
 
 use crate::kv_events::Source;
-use crate::kv_transfer::{Remote, RemoteKv};
+use crate::kv_transfer::Remote;
 use crate::observer::RequestInfo;
 use crate::stream::TokenStream;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub struct Submission {
     /// Output tokens of which the last one completes a stop string. The engine does not know it; whoever reads
     /// the text ends the request when it sees that.
     pub(crate) abort_after: Option<u32>,
-    /// Where its KV is, if others have computed it.
-    pub(crate) remote: Option<Arc<RemoteKv>>,
+    /// What it has to do with the KV of others.
+    pub(crate) remote: Remote,
     /// The conversation that it belongs to, if its client says so.
     pub(crate) session: Option<Box<str>>,
 }
@@ -53,17 +53,19 @@ impl Submission {
             tie: info.id.0,
             hand_off: HandOff::None,
         };
-        Submission { stream, request, abort_after: stops.abort_after, remote: None, session: None }
+        Submission { stream, request, abort_after: stops.abort_after, remote: Remote::None, session: None }
     }
 
     /// The same, of which others read the KV, or have computed it. For workers that take such a part.
     #[must_use]
     pub fn with_remote(mut self, remote: Remote) -> Submission {
-        (self.request.hand_off, self.remote) = match remote {
-            Remote::None => (HandOff::None, None),
-            Remote::Hold => (HandOff::Hold, None),
-            Remote::Pull(remote) => (HandOff::Pull, Some(remote)),
+        self.request.hand_off = match remote {
+            // The rank knows its part in a meeting.
+            Remote::None | Remote::Meet(_) => HandOff::None,
+            Remote::Hold => HandOff::Hold,
+            Remote::Pull(_) => HandOff::Pull,
         };
+        self.remote = remote;
         self
     }
 
@@ -85,7 +87,7 @@ impl Submission {
             stream: Arc::new(TokenStream::new(Arc::new(info))),
             request,
             abort_after: None,
-            remote: None,
+            remote: Remote::None,
             session: None,
         }
     }

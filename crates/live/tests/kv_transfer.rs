@@ -10,16 +10,18 @@ use std::net::TcpListener;
 use std::time::Duration;
 use windtunnel_config::KvTransfer;
 use windtunnel_engine::vllm::KvRole;
-use windtunnel_live::kv_transfer::TransferSettings;
+use windtunnel_live::kv_transfer::{PullSettings, TransferSettings, Way};
 
 /// A megabyte a token, a gigabyte a second: a millisecond a token.
 fn settings(role: KvRole) -> TransferSettings {
     TransferSettings {
         role,
-        engine_id: format!("engine-{role:?}"),
-        host: "127.0.0.1".into(),
-        port: 0,
-        lease: Duration::from_secs(30),
+        way: Way::Pull(PullSettings {
+            engine_id: format!("engine-{role:?}"),
+            host: "127.0.0.1".into(),
+            port: 0,
+            lease: Duration::from_secs(30),
+        }),
         law: KvTransfer { bytes_per_token: 1_000_000, bandwidth: Some(1.0), ..KvTransfer::default() },
         tensor: 2,
         block_size: 16,
@@ -139,8 +141,10 @@ fn the_last_chunk_of_a_stream_says_where_the_kv_is() {
 
 #[test]
 fn a_lease_ends_and_who_comes_later_gets_an_error() {
-    let lease = Duration::from_millis(50);
-    let source = server(TransferSettings { lease, ..settings(KvRole::Producer) }, &[]);
+    let mut short = settings(KvRole::Producer);
+    let Way::Pull(pull) = &mut short.way else { unreachable!("vLLM pulls") };
+    pull.lease = Duration::from_millis(50);
+    let source = server(short, &[]);
     let reader = server(settings(KvRole::Consumer), &[]);
     let params = prefill(&source, &prompt(0));
     wait_for_free_blocks(&source);

@@ -1,18 +1,42 @@
 //! Which workers of a deployment a process runs, and their part in transfers of KV: the flags of vLLM and of the
 //! reference's launcher for prefill and decode apart.
 
-use super::{Mocker, overrides};
+use super::{Engine, Mocker, NO_FILE, overrides};
 use crate::exit::Failure;
 use clap::{Args, ValueEnum};
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::time::Duration;
 use windtunnel_config::{ChargedTokens, Deployment, Experiment, KvTransfer, Semantics};
 use windtunnel_engine::RankConfig;
+use windtunnel_engine::sglang::Disaggregation;
 use windtunnel_engine::vllm::KvRole;
-use windtunnel_live::kv_transfer::{KvTransferConfig, TransferSettings};
+use windtunnel_live::kv_transfer::{KvTransferConfig, PullSettings, RoomSettings, TransferSettings, Way};
 use windtunnel_live::mocker::Pool;
 
 /// Where vLLM's workers ask each other for KV, unless its environment variables say otherwise.
 const SIDE_CHANNEL: (&str, u16) = ("localhost", 5600);
+
+/// Where SGLang's bootstrap servers listen, and how often a decode worker asks one
+/// (srt/disaggregation/decode.py `_max_ensure_retries`).
+const BOOTSTRAP_PORT: u16 = 8998;
+const ATTEMPTS: u32 = 15;
+
+/// What stands in place of a file where workers have to be of one role.
+const NO_FILE_APART: &str = "
+engine:
+  mode: disaggregated
+  model: mock
+  hardware: mock
+  context_length: 131072
+  workers:
+    prefill:
+      kv_cache: {capacity: {type: fixed, blocks: 16384}}
+      timing: {type: polynomial}
+    decode:
+      kv_cache: {capacity: {type: fixed, blocks: 16384}}
+      timing: {type: polynomial}
+";
 
 /// What workers do for each other.
 #[derive(Debug, Args)]
@@ -21,6 +45,13 @@ pub struct RoleArguments {
     /// run if this is not given
     #[arg(long, value_enum)]
     disaggregation_mode: Option<DisaggregationMode>,
+    /// Port of the bootstrap server of the first prefill worker, the others behind it; 0: any. Of a decode worker, the port
+    /// that a request means which names none (SGLang) [default: 8998]
+    #[arg(long, value_name = "PORT", conflicts_with = "bootstrap_ports")]
+    disaggregation_bootstrap_port: Option<u16>,
+    /// Ports of the bootstrap servers, one for each prefill worker (SGLang)
+    #[arg(long, value_name = "PORT", num_args = 1.., value_delimiter = ',')]
+    bootstrap_ports: Vec<u16>,
     /// How KV gets from worker to worker, as vLLM's own JSON
     #[arg(long, value_name = "JSON")]
     kv_transfer_config: Option<String>,
@@ -57,8 +88,9 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
     let roles = &arguments.roles;
     let config = roles.kv_transfer_config.as_deref().map(KvTransferConfig::parse);
     let config = config.transpose().map_err(Failure::Input)?;
-    let apart = is_apart(arguments);
     let mode = roles.disaggregation_mode;
+    let no_file = no_file(arguments);
+    let apart = is_apart(arguments) || no_file == NO_FILE_APART;
     let names: &[&str] = match (apart, mode) {
         (false, _) => &["aggregated"],
         (true, None) => &["prefill", "decode"],
@@ -69,18 +101,18 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
             return Err(Failure::Input(message.into()));
         }
     };
-    // The flags say later what the file and --set say, so they win.
-    let mut all: Vec<String> = arguments.set.iter().cloned().chain(overrides(arguments, names)?).collect();
+    // The flags say later what the file and --set say, so they win. Without a file, both sides are alike.
+    let meant = if no_file == NO_FILE_APART { &["prefill", "decode"] } else { names };
+    let mut all: Vec<String> = arguments.set.iter().cloned().chain(overrides(arguments, meant)?).collect();
     if apart {
         all.extend(roles.transfer_keys());
     }
     let experiment = match &arguments.config {
         Some(file) => windtunnel_config::load(file, &all),
-        None => windtunnel_config::from_str("(no file)", super::NO_FILE, &all),
+        None => windtunnel_config::from_str("(no file)", no_file, &all),
     };
     let experiment = experiment.map_err(Failure::input)?;
     windtunnel_live::limits::check(&experiment, together).map_err(Failure::input)?;
-    let no_delay = arguments.speedup_ratio == Some(0.0);
     let Experiment { deployment, prefill, .. } = experiment;
     let Some(prefill) = prefill else {
         let role = match mode {
@@ -89,7 +121,7 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
             Some(DisaggregationMode::Decode) => Some(agreed(config.as_ref(), KvRole::Consumer)?),
         };
         let law = roles.law(role.is_some())?;
-        return Ok(vec![pool(deployment, role, law, config.as_ref(), no_delay)?]);
+        return Ok(vec![pool(arguments, deployment, role, law, config.as_ref())?]);
     };
     let law = prefill.transfer;
     let sides = [(prefill.deployment, KvRole::Producer), (deployment, KvRole::Consumer)];
@@ -97,9 +129,19 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
     asked
         .map(|(side, role)| {
             let role = agreed(config.as_ref(), role)?;
-            pool(side, Some(role), law, config.as_ref(), no_delay)
+            pool(arguments, side, Some(role), law, config.as_ref())
         })
         .collect()
+}
+
+/// What stands in place of a file.
+fn no_file(arguments: &Mocker) -> &'static str {
+    let apart = matches!(
+        arguments.roles.disaggregation_mode,
+        Some(DisaggregationMode::Prefill | DisaggregationMode::Decode)
+    );
+    let by_role = matches!(arguments.engine, Some(Engine::Sglang | Engine::Trtllm));
+    if apart && by_role && arguments.config.is_none() { NO_FILE_APART } else { NO_FILE }
 }
 
 /// The file has prefill and decode workers apart. One that cannot be read says why later, with the flags.
@@ -120,38 +162,46 @@ fn agreed(config: Option<&KvTransferConfig>, role: KvRole) -> Result<KvRole, Fai
 }
 
 fn pool(
+    arguments: &Mocker,
     mut deployment: Deployment,
     role: Option<KvRole>,
     law: KvTransfer,
     config: Option<&KvTransferConfig>,
-    no_delay: bool,
 ) -> Result<Pool, Failure> {
+    arguments.roles.check_ports(&deployment, role)?;
     let Some(role) = role else { return Ok(Pool { deployment, transfers: None }) };
-    let config = config.cloned().unwrap_or_default();
     if deployment.semantics == Semantics::Aisimulate013 {
         let message = "engine.semantics: live workers apart for prefill and decode have native ones only";
         return Err(Failure::Input(message.into()));
     }
-    match &mut deployment.engine {
+    if config.is_some() && !matches!(deployment.engine, RankConfig::Vllm(_)) {
+        return Err(Failure::Input("--kv-transfer-config: only vLLM has it".into()));
+    }
+    let way = match &mut deployment.engine {
         RankConfig::Vllm(engine) => {
+            let config = config.cloned().unwrap_or_default();
             (engine.kv_role, engine.kv_load_failure_policy) = (Some(role), config.failure_policy);
+            let (host, port) = side_channel()?;
+            let engine_id = config.engine_id.unwrap_or_else(engine_id);
+            Way::Pull(PullSettings { engine_id, host, port, lease: config.lease })
         }
-        RankConfig::Sglang(_) | RankConfig::Trtllm(_) => {
-            let message = "--disaggregation-mode and --kv-transfer-config: live workers of vLLM only, yet";
+        RankConfig::Sglang(engine) if engine.disaggregation == Disaggregation::Off => {
+            let message = "--disaggregation-mode: of SGLang, a file has to have engine.mode disaggregated";
             return Err(Failure::Input(message.into()));
         }
-    }
-    let (host, port) = side_channel()?;
+        RankConfig::Sglang(_) => Way::Rooms(arguments.roles.rooms(arguments.host, deployment.ranks.get())?),
+        RankConfig::Trtllm(_) => {
+            let message = "--disaggregation-mode: live workers of vLLM and SGLang only, yet";
+            return Err(Failure::Input(message.into()));
+        }
+    };
     let transfers = TransferSettings {
         role,
-        engine_id: config.engine_id.unwrap_or_else(engine_id),
-        host,
-        port,
-        lease: config.lease,
+        way,
         law,
         tensor: deployment.parallelism.tensor,
         block_size: deployment.engine.block_size(),
-        no_delay,
+        no_delay: arguments.speedup_ratio == Some(0.0),
     };
     Ok(Pool { deployment, transfers: Some(transfers) })
 }
@@ -173,7 +223,62 @@ fn side_channel() -> Result<(String, u16), Failure> {
     Ok((host, port))
 }
 
+/// A time in seconds of the environment, as SGLang's server reads it.
+fn seconds_of(variable: &str, usual: u64) -> Result<Duration, Failure> {
+    let Ok(text) = std::env::var(variable) else { return Ok(Duration::from_secs(usual)) };
+    let seconds = text.trim().parse().ok().filter(|seconds| *seconds < 3_000_000_000);
+    let seconds = seconds.ok_or_else(|| {
+        Failure::Input(format!("{variable}: got \"{text}\", allowed is a number of seconds from 0 to 3e9"))
+    })?;
+    Ok(Duration::from_secs(seconds))
+}
+
 impl RoleArguments {
+    /// Refuses ports that nobody would listen at.
+    fn check_ports(&self, deployment: &Deployment, role: Option<KvRole>) -> Result<(), Failure> {
+        let flag = match (self.disaggregation_bootstrap_port, &self.bootstrap_ports[..]) {
+            (None, []) => return Ok(()),
+            (Some(_), _) => "--disaggregation-bootstrap-port",
+            (None, _) => "--bootstrap-ports",
+        };
+        if !matches!(deployment.engine, RankConfig::Sglang(_)) {
+            return Err(Failure::Input(format!("{flag}: only SGLang has it")));
+        }
+        if role.is_none() {
+            return Err(Failure::Input(format!("{flag}: needs --disaggregation-mode")));
+        }
+        let (ports, workers) = (self.bootstrap_ports.len(), deployment.replicas.get());
+        let alone = self.disaggregation_mode == Some(DisaggregationMode::Decode);
+        if ports > 0 && alone {
+            return Err(Failure::Input("--bootstrap-ports: decode workers have no bootstrap server".into()));
+        }
+        if ports > 0 && role == Some(KvRole::Producer) && ports != workers as usize {
+            let message =
+                format!("--bootstrap-ports: got {ports}, allowed is one for each of {workers} workers");
+            return Err(Failure::Input(message));
+        }
+        Ok(())
+    }
+
+    /// How SGLang's workers meet; times are those of its environment variables.
+    fn rooms(&self, host: IpAddr, ranks: u32) -> Result<RoomSettings, Failure> {
+        let ports = match &self.bootstrap_ports[..] {
+            [] => vec![self.disaggregation_bootstrap_port.unwrap_or(BOOTSTRAP_PORT)],
+            ports => ports.to_vec(),
+        };
+        let told = ["SGLANG_HOST_IP", "HOST_IP"].iter().find_map(|name| std::env::var(name).ok());
+        Ok(RoomSettings {
+            host,
+            ports,
+            told_host: told.filter(|host| !host.is_empty()),
+            http_port: None,
+            ranks,
+            attempts: ATTEMPTS,
+            bootstrap_timeout: seconds_of("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", 300)?,
+            waiting_timeout: seconds_of("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", 300)?,
+        })
+    }
+
     /// What the flags say, as keys of a file that has both roles.
     fn transfer_keys(&self) -> Vec<String> {
         let bandwidth = self.kv_transfer_bandwidth.map(|number| match number {

@@ -10,6 +10,7 @@ use super::config::{Disaggregation, HandOffRules};
 use super::rank::Rank;
 use super::sequence::State;
 use crate::pass::{Finished, Slot};
+use crate::rank::HandOffQueues;
 use crate::request::FinishReason;
 use std::collections::VecDeque;
 
@@ -52,6 +53,17 @@ impl HandOffs {
     /// Requests that have ended, but for their KV.
     pub(super) fn sending(&self) -> usize {
         self.sending.len()
+    }
+
+    /// How many there are in each queue.
+    pub(super) fn counts(&self) -> HandOffQueues {
+        HandOffQueues {
+            bootstrapping: self.bootstrapping.len(),
+            sending: self.sending.len(),
+            preallocating: self.preallocating.len(),
+            receiving: self.receiving.len(),
+            retracted: self.retracted.len(),
+        }
     }
 }
 

@@ -422,6 +422,7 @@ impl Rank {
             peak_used_blocks: pages(self.radix.peak_used()),
             cached_blocks: pages(self.radix.evictable() + self.radix.protected()),
             evictions: self.radix.evicted_tokens() / page,
+            hand_offs: self.hand_offs.counts(),
             ..self.stats
         }
     }

@@ -3,6 +3,7 @@
 //! Whose wire format the answer has is not known here. Dropping it ends what is unfinished.
 
 use super::app::App;
+use super::bootstrap;
 use super::error::{ApiError, Dialect};
 use super::openai::ToolCall;
 use crate::kv_events::hash::Adapter;
@@ -54,8 +55,8 @@ pub struct Ask {
     pub dp_rank: Option<u32>,
     /// The conversation that it belongs to, for a router that goes by it.
     pub session: Option<String>,
-    /// What it has to do with the KV of other workers.
-    pub remote: Remote,
+    /// What each prompt has to do with the KV of other workers; none where that is nothing.
+    pub remotes: Vec<Remote>,
     /// The tool that it calls, if it has to.
     pub tool_call: Option<ToolCall>,
 }
@@ -112,9 +113,10 @@ impl Drop for Generation {
 
 impl Ask {
     /// One token, for whoever wants to know whether any comes.
-    pub fn probe(name: String) -> Ask {
+    pub fn probe(name: String, remote: Remote) -> Ask {
         let prompt = PromptTokens { tokens: vec![0], echo: vec![0] };
-        Ask { name, prompts: vec![prompt], choices: 1, max_tokens: Some(1), ..Ask::default() }
+        let remotes = vec![remote];
+        Ask { name, prompts: vec![prompt], choices: 1, max_tokens: Some(1), remotes, ..Ask::default() }
     }
 }
 
@@ -172,6 +174,7 @@ impl Generation {
             routed: None,
         };
         let id = info.id;
+        let remote = ask.remotes.get((index / ask.choices) as usize).cloned().unwrap_or_default();
         // vLLM finds stop strings where it makes text, the others where they make tokens.
         let outside = app.settings.dialect == Dialect::Vllm;
         let stream = Arc::new(TokenStream::with_notify(Arc::new(info), self.news.clone()));
@@ -183,13 +186,14 @@ impl Generation {
                 ignore_eos: limits.ignore_eos && (outside || plan.abort_after.is_none()),
             },
         )
-        .with_remote(ask.remote.clone())
+        .with_remote(remote.clone())
         .with_session(ask.session.as_deref());
-        let handle = app.worker.submit(submission, ask.dp_rank).map_err(ApiError::rejected)?;
+        let dp_rank = ask.dp_rank.or_else(|| bootstrap::rank(app, &remote));
+        let handle = app.worker.submit(submission, dp_rank).map_err(ApiError::rejected)?;
         app.note(id, &ask.name, handle.place());
-        let cached_elsewhere = match &ask.remote {
+        let cached_elsewhere = match &remote {
             Remote::Pull(remote) => remote.cached_tokens,
-            Remote::None | Remote::Hold => None,
+            Remote::None | Remote::Hold | Remote::Meet(_) => None,
         };
         let choice =
             Choice { index, plan, handle, cached_elsewhere, sent_tokens: 0, sent_text: 0, closed: false };

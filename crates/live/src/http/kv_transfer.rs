@@ -18,7 +18,8 @@ pub fn asked(app: &App, params: Option<&Value>) -> Result<Remote, ApiError> {
     let Some(params) = params.as_object() else {
         return Err(wrong("kv_transfer_params is not an object".into()));
     };
-    let Some(transfers) = &app.transfers else { return Ok(Remote::None) };
+    let pulling = app.transfers.as_ref().filter(|transfers| transfers.settings().pull().is_some());
+    let Some(transfers) = pulling else { return Ok(Remote::None) };
     let role = transfers.settings().role;
     let flag = |name: &str| params.get(name).and_then(Value::as_bool) == Some(true);
     match (flag("do_remote_prefill"), flag("do_remote_decode")) {
@@ -56,6 +57,7 @@ pub fn answered(generation: &Generation) -> Value {
         return Value::Null;
     };
     let settings = transfers.settings();
+    let Some(pull) = settings.pull() else { return Value::Null };
     let info = choice.info();
     // The token that was given last is not computed.
     let computed = info.prompt.len() + choice.times().map_or(0, |times| times.output_tokens as usize - 1);
@@ -63,10 +65,10 @@ pub fn answered(generation: &Generation) -> Value {
         "do_remote_prefill": true,
         "do_remote_decode": false,
         "remote_block_ids": [blocks],
-        "remote_engine_id": settings.engine_id,
+        "remote_engine_id": pull.engine_id,
         "remote_request_id": Transfers::request_id(info.id, &info.name),
-        "remote_host": settings.host,
-        "remote_port": settings.port,
+        "remote_host": pull.host,
+        "remote_port": pull.port,
         "tp_size": settings.tensor,
         "dcp_size": 1,
         "pp_size": 1,

@@ -2,11 +2,12 @@
 //!
 //! `app` is what handlers share, `serving` the way into the engine, `generation` a request at work whatever its
 //! wire format, `sse` an answer in pieces; `openai`, `inference`, `sglang`, `tokens`, `control` and `info` are the
-//! endpoints, `kv_transfer` what requests and answers say of KV elsewhere, `faults` what goes wrong on purpose, `server` the sockets.
+//! endpoints, `kv_transfer` and `bootstrap` what requests and answers say of KV elsewhere, `faults` what goes wrong on purpose, `server` the sockets.
 
 mod app;
 mod auth;
 mod body;
+mod bootstrap;
 mod control;
 mod error;
 mod faults;
@@ -22,6 +23,7 @@ mod sse;
 mod tokens;
 
 pub use app::{App, ServerSettings};
+pub(crate) use error::json_response;
 pub use error::{ApiError, Dialect};
 pub use faults::{FaultKind, FaultSettings};
 

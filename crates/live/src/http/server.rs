@@ -41,10 +41,30 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, LiveError> {
 
 /// Serves until `stop` says so; then takes no new connection and no new request, and returns when those at work
 /// are done.
-pub async fn serve(listener: TcpListener, app: Arc<App>, mut stop: watch::Receiver<bool>) {
-    let service = TowerToHyperService::new(router(app.clone()));
+pub async fn serve(listener: TcpListener, app: Arc<App>, stop: watch::Receiver<bool>) {
+    let at_work = accept(listener, router(app.clone()), stop).await;
+    app.draining.store(true, Ordering::Relaxed);
+    at_work.done().await;
+}
+
+/// The same of any routes.
+pub(crate) async fn serve_routes(listener: TcpListener, routes: axum::Router, stop: watch::Receiver<bool>) {
+    accept(listener, routes, stop).await.done().await;
+}
+
+/// Connections that have not ended.
+struct AtWork(mpsc::Receiver<()>);
+
+impl AtWork {
+    async fn done(mut self) {
+        let _ = self.0.recv().await;
+    }
+}
+
+async fn accept(listener: TcpListener, routes: axum::Router, mut stop: watch::Receiver<bool>) -> AtWork {
+    let service = TowerToHyperService::new(routes);
     // Every connection holds a sender; when the last is gone, all are done.
-    let (alive, mut all_done) = mpsc::channel::<()>(1);
+    let (alive, all_done) = mpsc::channel::<()>(1);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -61,9 +81,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, mut stop: watch::Receiv
             () = told(&mut stop) => break,
         }
     }
-    drop((listener, alive));
-    app.draining.store(true, Ordering::Relaxed);
-    let _ = all_done.recv().await;
+    AtWork(all_done)
 }
 
 /// Waits until it is time to stop, or nobody is left who could say so.

@@ -2,12 +2,12 @@
 
 use super::app::App;
 use super::body;
+use super::bootstrap::{self, Rooms};
 use super::error::{ApiError, json_response};
 use super::generation::{Ask, Choice, Generation, News};
 use super::openai::{OneOrMany, OpenAiRequest, Prompt, completion_prompts, session};
 use super::serving::start;
 use super::sse;
-use crate::kv_transfer::Remote;
 use crate::text::{Limits, StopReason};
 use crate::zmq::Endpoint;
 use axum::body::Body;
@@ -42,6 +42,9 @@ struct Generate {
     routed_dp_rank: Option<u32>,
     session_id: Option<String>,
     image_data: Option<Value>,
+    bootstrap_host: Option<Value>,
+    bootstrap_port: Option<Value>,
+    bootstrap_room: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -173,9 +176,16 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         Some(OneOrMany::Many(_)) => return refuse("rid", "a name for each prompt"),
         None => app.name(),
     };
+    let prompts = completion_prompts(app, &request)?;
+    let rooms = Rooms {
+        host: asked.bootstrap_host.as_ref(),
+        port: asked.bootstrap_port.as_ref(),
+        room: asked.bootstrap_room.as_ref(),
+    };
+    let remotes = bootstrap::asked(app, &rooms, headers, (choices, prompts.len()))?;
     Ok(Ask {
         name: rid,
-        prompts: completion_prompts(app, &request)?,
+        prompts,
         choices,
         max_tokens: Some(max_tokens),
         limits: Limits {
@@ -198,7 +208,7 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         lora,
         dp_rank: asked.routed_dp_rank,
         session: session(asked.session_id.as_deref(), headers),
-        remote: Remote::None,
+        remotes,
         tool_call: None,
     })
 }
@@ -219,6 +229,8 @@ fn output(generation: &Generation, choice: &Choice, ended: bool) -> Value {
     if ended {
         let eos = generation.app().tokenizer.eos();
         meta["finish_reason"] = match choice.finish() {
+            // A worker that computes prompts for others counts no tokens.
+            Some("length") if bootstrap::prefills(generation.app()) => json!({"type": "length", "length": 0}),
             Some("length") => json!({"type": "length", "length": tokens.len()}),
             Some("stop") => match choice.stop_reason() {
                 Some(StopReason::Text(text)) => json!({"type": "stop", "matched": text}),
@@ -245,7 +257,7 @@ pub async fn health(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 async fn probe(app: &Arc<App>) -> bool {
-    let ask = Ask::probe(format!("HEALTH_CHECK_{}", app.name()));
+    let ask = Ask::probe(format!("HEALTH_CHECK_{}", app.name()), bootstrap::nowhere(app));
     let begun = tokio::time::timeout(HEALTH_TIMEOUT, Generation::start(app, ask)).await;
     begun.is_ok_and(|begun| begun.is_ok())
 }
@@ -265,7 +277,7 @@ pub async fn model_info(State(app): State<Arc<App>>) -> Response<Body> {
             "load_format": "auto",
             "reasoning_parser": null,
             "tool_call_parser": null,
-            "disaggregation_mode": "null",
+            "disaggregation_mode": bootstrap::mode(&app),
             "has_image_understanding": false,
             "has_audio_understanding": false,
             "model_type": null,
@@ -311,7 +323,8 @@ pub async fn server_info(State(app): State<Arc<App>>) -> Response<Body> {
             "max_req_input_len": settings.max_model_len,
             "disable_radix_cache": !radix,
             "disable_overlap_schedule": !overlap,
-            "disaggregation_mode": "null",
+            "disaggregation_mode": bootstrap::mode(&app),
+            "disaggregation_bootstrap_port": bootstrap::port(&app),
             "kv_events": kv_events(&app, page_size),
             "internal_states": states,
             "startup_time": 0.0,
@@ -347,6 +360,14 @@ pub async fn loads(State(app): State<Arc<App>>) -> Response<Body> {
                 "token_usage": usage,
                 "cache_hit_rate": hit_rate,
                 "utilization": stats.running as f64 / f64::from(page.1.max(1)),
+                "disaggregation": {
+                    "mode": bootstrap::mode(&app),
+                    "prefill_bootstrap_queue_reqs": stats.hand_offs.bootstrapping,
+                    "prefill_inflight_queue_reqs": stats.hand_offs.sending,
+                    "decode_prealloc_queue_reqs": stats.hand_offs.preallocating,
+                    "decode_transfer_queue_reqs": stats.hand_offs.receiving,
+                    "decode_retracted_queue_reqs": stats.hand_offs.retracted,
+                },
             })
         })
         .collect();

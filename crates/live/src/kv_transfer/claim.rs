@@ -9,13 +9,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use windtunnel_config::KvTransfer;
 use windtunnel_engine::Nanos;
 
-/// What the rank says of the request.
-#[derive(Debug)]
+/// What the rank says of the request. Where it says no more, the request has ended, or is no longer waited for.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     /// Its load starts, of so many tokens.
     Start { at: Nanos, tokens: u32, law: KvTransfer },
-    /// It is not loaded: it ended before.
-    Forget,
 }
 
 /// A claim that was granted.
@@ -56,8 +54,8 @@ pub(super) async fn run(remote: Arc<RemoteKv>, mut steps: UnboundedReceiver<Step
     match (step, granted) {
         (Some(Step::Start { at, tokens, law }), Ok(claim)) => load(claim, &back, (at, tokens, law)).await,
         (Some(Step::Start { .. }), Err(error)) => fail(&remote, &back, &error.to_string()),
-        (Some(Step::Forget), Ok(mut claim)) => claim.release().await,
-        (Some(Step::Forget), Err(_)) | (None, _) => {}
+        (None, Ok(mut claim)) => claim.release().await,
+        (None, Err(_)) => {}
     }
 }
 
@@ -83,15 +81,15 @@ async fn load(mut claim: Granted, back: &Back, (at, tokens, law): (Nanos, u32, K
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = claim.lost() => return back.load_ended(back.clock.now(), false),
+            () = claim.lost() => return back.load_ended(back.clock.now(), false, None),
         }
     }
-    back.load_ended(end, true);
+    back.load_ended(end, true, None);
     claim.release().await;
 }
 
 fn fail(remote: &RemoteKv, back: &Back, reason: &str) {
     // The request's client is told that its KV did not come; why that is, the operator wants to know.
     eprintln!("warning: KV of {}:{} is not to be had: {reason}", remote.host, remote.port);
-    back.load_ended(back.clock.now(), false);
+    back.load_ended(back.clock.now(), false, None);
 }

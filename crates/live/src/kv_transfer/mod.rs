@@ -2,22 +2,26 @@
 //!
 //! The engine cores decide what is held and when a load starts; here is who tells whom, over TCP, so that workers may
 //! be processes of their own. `source` is the side that is read from, `claim` the side that reads, `wire` what they say
-//! to each other, `config` what vLLM's flag says. No KV is sent: a transfer is as long as its law says.
+//! to each other, `config` what vLLM's flag says; in `rooms` both sides meet, as SGLang's do. No KV is sent: a transfer is
+//! as long as its law says.
 
 mod claim;
 mod config;
+mod rooms;
 mod source;
 mod wire;
 
 pub use config::KvTransferConfig;
+pub use rooms::{FAKE_BOOTSTRAP_HOST, Room, RoomSettings};
 
 use crate::clock::WallClock;
 use crate::drive::Command;
 use crate::error::LiveError;
 use claim::Step;
+use rooms::Rooms;
 use source::{Held, Source};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -32,14 +36,8 @@ use windtunnel_engine::{KvLoad, Nanos, RequestId};
 pub struct TransferSettings {
     /// Its part.
     pub role: KvRole,
-    /// What it calls itself.
-    pub engine_id: String,
-    /// Where the others ask for what it holds: host, and port (0: any).
-    pub host: String,
-    /// See [`host`](Self::host).
-    pub port: u16,
-    /// How long blocks are held that nobody asks for.
-    pub lease: Duration,
+    /// How the two sides find each other.
+    pub way: Way,
     /// How long transfers take.
     pub law: KvTransfer,
     /// Accelerators of a rank.
@@ -50,25 +48,86 @@ pub struct TransferSettings {
     pub no_delay: bool,
 }
 
+/// How the side that computes a prompt and the one that goes on find each other.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// The first one holds what it has computed, and its answer says where; the second one reads it (NIXL's pull
+    /// connector of vLLM; TensorRT-LLM).
+    Pull(PullSettings),
+    /// Both have the request, which says where they meet (SGLang).
+    Rooms(RoomSettings),
+}
+
+/// Where a worker's held blocks are asked for.
+#[derive(Clone, Debug)]
+pub struct PullSettings {
+    /// What it calls itself.
+    pub engine_id: String,
+    /// Where the others ask for what it holds: host, and port (0: any).
+    pub host: String,
+    /// See [`host`](Self::host).
+    pub port: u16,
+    /// How long blocks are held that nobody asks for.
+    pub lease: Duration,
+}
+
 impl TransferSettings {
-    /// Those of a worker of a process, by its number.
+    /// Those of a worker of a process, by its number, with its HTTP server at a port.
     ///
     /// # Errors
     /// There is no such port.
-    pub fn of_worker(mut self, number: u32) -> Result<TransferSettings, LiveError> {
-        if self.port != 0 {
-            let port = u32::from(self.port) + number;
-            self.port = u16::try_from(port).map_err(|_| {
-                let message =
-                    format!("the port for transfers of KV of worker {number} is {port}, above 65535");
-                LiveError::Settings(message)
-            })?;
-        }
-        if number > 0 {
-            self.engine_id.push_str(&format!("-{number}"));
+    pub fn of_worker(mut self, number: u32, http_port: u16) -> Result<TransferSettings, LiveError> {
+        match &mut self.way {
+            Way::Pull(pull) => {
+                pull.port = port_of(pull.port, number, "the port for transfers of KV")?;
+                if number > 0 {
+                    pull.engine_id.push_str(&format!("-{number}"));
+                }
+            }
+            Way::Rooms(rooms) if self.role.produces() => {
+                let port = match (&rooms.ports[..], rooms.ports.get(number as usize)) {
+                    (&[first], _) => port_of(first, number, "the port of the bootstrap server")?,
+                    (_, Some(&port)) => port,
+                    (ports, None) => {
+                        let message = format!(
+                            "--bootstrap-ports: got {} ports, and there is a worker {number}, counted from 0",
+                            ports.len()
+                        );
+                        return Err(LiveError::Settings(message));
+                    }
+                };
+                (rooms.ports, rooms.http_port) = (vec![port], Some(http_port));
+            }
+            Way::Rooms(_) => {}
         }
         Ok(self)
     }
+
+    /// What is known of transfers by pulling.
+    pub fn pull(&self) -> Option<&PullSettings> {
+        match &self.way {
+            Way::Pull(pull) => Some(pull),
+            Way::Rooms(_) => None,
+        }
+    }
+
+    /// What is known of rooms.
+    pub fn rooms(&self) -> Option<&RoomSettings> {
+        match &self.way {
+            Way::Pull(_) => None,
+            Way::Rooms(rooms) => Some(rooms),
+        }
+    }
+}
+
+/// The port of a worker behind that of the first; 0 is any.
+fn port_of(first: u16, number: u32, what: &str) -> Result<u16, LiveError> {
+    if first == 0 {
+        return Ok(0);
+    }
+    let port = u32::from(first) + number;
+    u16::try_from(port)
+        .map_err(|_| LiveError::Settings(format!("{what} of worker {number} is {port}, above 65535")))
 }
 
 /// Where a prompt's KV is, as a request tells it.
@@ -96,19 +155,33 @@ pub enum Remote {
     Hold,
     /// It reads what others have computed.
     Pull(Arc<RemoteKv>),
+    /// Another worker has it as well; the worker's role says who does what.
+    Meet(Arc<Room>),
 }
 
 /// What a rank has done that others wait for.
 #[derive(Clone, Debug)]
 pub(crate) enum KvMove {
     /// A request has come whose KV is elsewhere.
-    Awaited { id: RequestId, remote: Arc<RemoteKv> },
+    Awaited { id: RequestId, remote: Remote },
     /// Its load starts.
     Started { id: RequestId, load: KvLoad, at: Nanos },
-    /// It ended before.
-    Unread { id: RequestId },
+    /// A request has come that is computed when somebody has made room for its KV.
+    Asked { id: RequestId, room: Arc<Room> },
+    /// Nobody waits for what it has to do with others any more: it ended before, or that is done.
+    Over { id: RequestId },
     /// A prompt is computed, and its blocks are held.
-    Held { id: RequestId, name: String, prompt_tokens: u32, computed_for: Nanos },
+    Held { id: RequestId, name: String, computed: Computed },
+}
+
+/// What the side that goes on has to know of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Computed {
+    pub(crate) prompt_tokens: u32,
+    /// Of those, the ones that were cached.
+    pub(crate) cached_tokens: u32,
+    /// How long the computation took.
+    pub(crate) computed_for: Nanos,
 }
 
 /// The transfers of one worker.
@@ -116,11 +189,12 @@ pub(crate) enum KvMove {
 pub struct Transfers {
     settings: TransferSettings,
     source: Source,
+    rooms: Rooms,
     runtime: Handle,
 }
 
 impl Transfers {
-    /// Opens the socket of a worker that others read from. To be called on the runtime that is to serve it.
+    /// Opens the sockets of a worker that others read from. To be called on the runtime that is to serve them.
     ///
     /// # Errors
     /// A socket that cannot be had, and links whose sharing takes more than one process to know.
@@ -130,14 +204,28 @@ impl Transfers {
                            transfers, allowed is per_request";
             return Err(LiveError::Settings(message.into()));
         }
-        let source = Source::new(settings.engine_id.clone());
-        if settings.role.produces() {
-            settings.port = source.open(&settings.host, settings.port).await?.port();
-        }
-        Ok(Arc::new(Transfers { settings, source, runtime: Handle::current() }))
+        let produces = settings.role.produces();
+        let (tensor, block_size) = (settings.tensor, settings.block_size);
+        let (source, rooms) = match &mut settings.way {
+            Way::Pull(pull) => {
+                let source = Source::new(pull.engine_id.clone());
+                if produces {
+                    pull.port = source.open(&pull.host, pull.port).await?.port();
+                }
+                (source, Rooms::default())
+            }
+            Way::Rooms(room_settings) => {
+                let rooms = Rooms::default();
+                if produces {
+                    rooms.open(room_settings, (tensor, block_size)).await?;
+                }
+                (Source::new(String::new()), rooms)
+            }
+        };
+        Ok(Arc::new(Transfers { settings, source, rooms, runtime: Handle::current() }))
     }
 
-    /// As given, with the port that the socket got.
+    /// As given, with the ports that the sockets got.
     pub fn settings(&self) -> &TransferSettings {
         &self.settings
     }
@@ -166,12 +254,25 @@ impl Back {
         }
     }
 
-    fn load_ended(&self, at: Nanos, succeeded: bool) {
-        self.tell(Command::LoadEnded { lane: self.lane, id: self.id, succeeded, at });
+    /// A load has ended; whoever computed the prompt may have said how much of it was cached there.
+    fn load_ended(&self, at: Nanos, succeeded: bool, cached_tokens: Option<u32>) {
+        let (lane, id) = (self.lane, self.id);
+        self.tell(Command::LoadEnded { lane, id, succeeded, cached_tokens, at });
     }
 
     fn send_ended(&self) {
         self.tell(Command::SendEnded { lane: self.lane, id: self.id, at: self.clock.now() });
+    }
+
+    /// The other side has made room.
+    fn wanted(&self) {
+        self.tell(Command::Wanted { lane: self.lane, id: self.id, at: self.clock.now() });
+    }
+
+    /// There is no other side, or no longer; the operator is told why.
+    fn given_up(&self, reason: &str) {
+        eprintln!("warning: a request is given up: {reason}");
+        self.tell(Command::GiveUp { lane: self.lane, id: self.id, at: self.clock.now() });
     }
 }
 
@@ -180,27 +281,37 @@ pub(crate) struct Mover {
     transfers: Arc<Transfers>,
     commands: Weak<Sender<Command>>,
     clock: WallClock,
-    /// Requests whose load has not started.
+    /// Requests that wait for their KV: until its load has started, or where both sides meet, ended.
     claims: HashMap<RequestId, UnboundedSender<Step>>,
+    /// Requests whose KV others want, or will.
+    asked: HashMap<RequestId, Arc<Room>>,
 }
 
 impl Mover {
     pub(crate) fn new(transfers: Arc<Transfers>, commands: &Arc<Sender<Command>>, clock: WallClock) -> Mover {
-        Mover { transfers, commands: Arc::downgrade(commands), clock, claims: HashMap::new() }
+        let commands = Arc::downgrade(commands);
+        Mover { transfers, commands, clock, claims: HashMap::new(), asked: HashMap::new() }
     }
 
     /// Lets a move of a rank happen.
     pub(crate) fn carry_out(&mut self, lane: usize, step: KvMove) {
         let back = |id| Back { commands: self.commands.clone(), clock: self.clock, lane, id };
+        let Transfers { settings, source, rooms, runtime } = &*self.transfers;
         match step {
             KvMove::Awaited { id, remote } => {
                 let (sender, steps) = unbounded_channel();
                 self.claims.insert(id, sender);
-                self.transfers.runtime.spawn(claim::run(remote, steps, back(id)));
+                match (remote, &settings.way) {
+                    (Remote::Pull(remote), _) => drop(runtime.spawn(claim::run(remote, steps, back(id)))),
+                    (Remote::Meet(room), Way::Rooms(of)) => {
+                        let meeting = rooms.meeting(room, of, settings.block_size);
+                        runtime.spawn(rooms::receive(meeting, steps, back(id)));
+                    }
+                    (Remote::None | Remote::Hold | Remote::Meet(_), _) => {}
+                }
             }
             KvMove::Started { id, load, at } => {
-                let Some(claim) = self.claims.remove(&id) else { return };
-                let settings = &self.transfers.settings;
+                let Some(claim) = self.claims.get(&id) else { return };
                 let tokens = match settings.law.charged {
                     ChargedTokens::FullPrompt => load.known_tokens,
                     ChargedTokens::DestinationMissing => load.blocks * settings.block_size,
@@ -209,21 +320,27 @@ impl Mover {
                 // A claim waits for this.
                 let _ = claim.send(Step::Start { at, tokens, law });
             }
-            KvMove::Unread { id } => {
-                if let Some(claim) = self.claims.remove(&id) {
-                    let _ = claim.send(Step::Forget);
+            KvMove::Asked { id, room } => {
+                if let Way::Rooms(of) = &settings.way {
+                    rooms.ask(runtime, &room, back(id), of.bootstrap_timeout);
+                    self.asked.insert(id, room);
                 }
             }
-            KvMove::Held { id, name, prompt_tokens, computed_for } => {
-                let held = Held { back: back(id), prompt_tokens, computed_for };
-                let name = Transfers::request_id(id, &name);
-                self.transfers.source.hold(
-                    &self.transfers.runtime,
-                    name,
-                    held,
-                    self.transfers.settings.lease,
-                );
+            KvMove::Over { id } => {
+                // A claim that hears no more lets go.
+                self.claims.remove(&id);
+                if let Some(room) = self.asked.remove(&id) {
+                    rooms.forget(&room, id);
+                }
             }
+            KvMove::Held { id, name, computed } => match (&settings.way, self.asked.remove(&id)) {
+                (Way::Pull(pull), _) => {
+                    let held = Held { back: back(id), computed };
+                    source.hold(runtime, Transfers::request_id(id, &name), held, pull.lease);
+                }
+                (Way::Rooms(_), Some(room)) => rooms.computed(&room, &back(id), computed),
+                (Way::Rooms(_), None) => {}
+            },
         }
     }
 }
@@ -231,6 +348,16 @@ impl Mover {
 /// A socket that cannot be had.
 fn refused(host: &str, port: u16, cause: impl ToString) -> LiveError {
     LiveError::Socket { endpoint: format!("{host}:{port}"), cause: cause.to_string() }
+}
+
+/// Where others find a socket of this machine that listens at `host`: there, or where it listens everywhere, by the
+/// machine's name.
+fn reachable(host: IpAddr) -> String {
+    if !host.is_unspecified() {
+        return host.to_string();
+    }
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
 /// The first address of a host.

@@ -1,7 +1,7 @@
 //! The side that is read from: which requests' blocks are held, who has claimed them, and until when.
 
 use super::wire::{ANSWER, Answered, Asked, Lines};
-use super::{Back, refused, resolve};
+use super::{Back, Computed, refused, resolve};
 use crate::error::LiveError;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use windtunnel_engine::Nanos;
 
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -19,8 +18,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) back: Back,
-    pub(super) prompt_tokens: u32,
-    pub(super) computed_for: Nanos,
+    pub(super) computed: Computed,
 }
 
 #[derive(Debug)]
@@ -101,7 +99,7 @@ impl Source {
             return;
         };
         let answer = match self.claim(&engine_id, &request_id) {
-            Ok((prompt_tokens, computed_for)) => {
+            Ok(Computed { prompt_tokens, computed_for, .. }) => {
                 Answered::Held { prompt_tokens, computed_for: computed_for.0 }
             }
             Err(reason) => {
@@ -116,7 +114,7 @@ impl Source {
         self.end_claim(&request_id, released);
     }
 
-    fn claim(&self, engine_id: &str, request_id: &str) -> Result<(u32, Nanos), String> {
+    fn claim(&self, engine_id: &str, request_id: &str) -> Result<Computed, String> {
         if engine_id != &*self.engine_id {
             return Err(format!("this is engine {}, not {engine_id}", self.engine_id));
         }
@@ -125,7 +123,7 @@ impl Source {
         if entry.expiry.take().is_none() {
             return Err("somebody else reads it".into());
         }
-        Ok((entry.held.prompt_tokens, entry.held.computed_for))
+        Ok(entry.held.computed)
     }
 
     fn end_claim(&self, request_id: &str, released: bool) {

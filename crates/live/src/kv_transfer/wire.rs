@@ -36,13 +36,15 @@ pub(super) enum Answered {
 #[derive(Debug)]
 pub(super) struct Lines {
     stream: BufReader<TcpStream>,
+    /// What has come of the next line.
+    line: Vec<u8>,
 }
 
 impl Lines {
     pub(super) fn new(stream: TcpStream) -> Lines {
         // A line is to leave at once. Where that cannot be set, it leaves a little later.
         let _ = stream.set_nodelay(true);
-        Lines { stream: BufReader::new(stream) }
+        Lines { stream: BufReader::new(stream), line: Vec::new() }
     }
 
     pub(super) async fn say(&mut self, what: &impl Serialize) -> io::Result<()> {
@@ -51,10 +53,11 @@ impl Lines {
         self.stream.write_all(&line).await
     }
 
-    /// The next line; none where the other side has gone.
+    /// The next line; none where the other side has gone. May be given up and begun again.
     pub(super) async fn hear<T: for<'de> Deserialize<'de>>(&mut self) -> io::Result<Option<T>> {
-        let mut line = Vec::new();
-        (&mut self.stream).take(MOST_BYTES).read_until(b'\n', &mut line).await?;
+        let left = MOST_BYTES.saturating_sub(self.line.len() as u64);
+        (&mut self.stream).take(left).read_until(b'\n', &mut self.line).await?;
+        let line = std::mem::take(&mut self.line);
         if line.last() != Some(&b'\n') {
             return Ok(None);
         }

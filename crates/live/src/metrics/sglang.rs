@@ -4,7 +4,7 @@
 
 use super::registry::{Group, Registry, Style};
 use super::sglang_set::DEFINITIONS;
-use crate::observer::{EndReason, Ended, PassObserver, PassReport, RequestInfo};
+use crate::observer::{EndReason, Ended, FirstToken, PassObserver, PassReport, RequestInfo};
 use std::sync::Arc;
 use windtunnel_engine::{FinishReason, Nanos, RankStats};
 
@@ -91,11 +91,33 @@ impl SglangMetrics {
         for usage in ["sglang:token_usage", "sglang:full_token_usage"] {
             values.set(usage, &labels, used / total);
         }
+        let queues = stats.hand_offs;
+        for (queue, requests) in [
+            ("sglang:num_prefill_bootstrap_queue_reqs", queues.bootstrapping),
+            ("sglang:num_prefill_inflight_queue_reqs", queues.sending),
+            ("sglang:num_decode_prealloc_queue_reqs", queues.preallocating),
+            ("sglang:num_decode_transfer_queue_reqs", queues.receiving),
+        ] {
+            values.set(queue, &labels, requests as f64);
+        }
         let retracted = stats.preemptions - self.last.preemptions.min(stats.preemptions);
         values.set("sglang:num_retracted_reqs", &labels, retracted as f64);
         values.add("sglang:num_retracted_requests", &labels, retracted as f64);
         drop(values);
         self.last = *stats;
+    }
+
+    /// A first token came at `at`, to a client or from another worker.
+    fn first_token(&self, first: &FirstToken<'_>, at: Nanos) {
+        let (labels, rank) = (self.info.labels(), self.info.rank_labels(&self.rank));
+        let times = first.times;
+        let streaming = if first.info.streaming { "true" } else { "false" };
+        let by_stream = [labels[0], labels[1], ("is_streaming", streaming)];
+        let queued = times.first_admit.unwrap_or(times.arrival).since(times.arrival).as_seconds();
+        let mut values = self.registry.lock();
+        let ttft = at.since(times.arrival).as_seconds();
+        values.observe("sglang:time_to_first_token_seconds", &by_stream, ttft, 1);
+        values.observe("sglang:queue_time_seconds", &rank, queued, 1);
     }
 
     fn end(&self, ended: &Ended<'_>) {
@@ -160,17 +182,13 @@ impl PassObserver for SglangMetrics {
         for &(gap, times) in pass.gaps {
             values.observe("sglang:inter_token_latency_seconds", &labels, gap.as_seconds(), times);
         }
-        for first in pass.first_tokens {
-            let times = first.times;
-            let ttft = times.first_token.unwrap_or(pass.end).since(times.arrival).as_seconds();
-            let streaming = if first.info.streaming { "true" } else { "false" };
-            let by_stream = [labels[0], labels[1], ("is_streaming", streaming)];
-            values.observe("sglang:time_to_first_token_seconds", &by_stream, ttft, 1);
-            let queued = times.first_admit.unwrap_or(times.arrival).since(times.arrival).as_seconds();
-            values.observe("sglang:queue_time_seconds", &rank, queued, 1);
-        }
         drop(values);
+        pass.first_tokens.iter().for_each(|first| self.first_token(first, pass.end));
         pass.ended.iter().for_each(|ended| self.end(ended));
+    }
+
+    fn handed_over(&mut self, first: &FirstToken<'_>, at: Nanos) {
+        self.first_token(first, at);
     }
 
     fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {

@@ -57,7 +57,8 @@ impl Default for Options {
 impl Server {
     pub fn start(options: Options) -> Server {
         let overrides: Vec<&str> = options.overrides.iter().map(String::as_str).collect();
-        let mut deployment = super::deployment(options.yaml, &overrides);
+        let produces = options.transfers.as_ref().is_some_and(|transfers| transfers.role.produces());
+        let mut deployment = super::side(options.yaml, &overrides, produces);
         if let (Some(transfers), RankConfig::Vllm(engine)) = (&options.transfers, &mut deployment.engine) {
             engine.kv_role = Some(transfers.role);
             if options.recompute {

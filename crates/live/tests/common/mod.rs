@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use windtunnel_config::Deployment;
 use windtunnel_engine::{Nanos, RankStats, Rejection, RequestId};
 use windtunnel_live::kv_transfer::Transfers;
-use windtunnel_live::observer::{Ended, Observers, PassObserver, PassReport, RequestInfo, RequestTimes};
+use windtunnel_live::observer::{
+    Ended, FirstToken, Observers, PassObserver, PassReport, RequestInfo, RequestTimes,
+};
 use windtunnel_live::stream::TokenStream;
 use windtunnel_live::{Stops, Submission, Worker, WorkerOptions};
 
@@ -40,8 +42,17 @@ engine:
 ";
 
 pub fn deployment(yaml: &str, overrides: &[&str]) -> Deployment {
+    side(yaml, overrides, false)
+}
+
+/// The same; of a file with two sides the one that goes on, or that which computes prompts.
+pub fn side(yaml: &str, overrides: &[&str], prefill: bool) -> Deployment {
     let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
-    windtunnel_config::from_str("test", yaml, &overrides).expect("a good deployment").deployment
+    let experiment = windtunnel_config::from_str("test", yaml, &overrides).expect("a good deployment");
+    match experiment.prefill {
+        Some(side) if prefill => side.deployment,
+        _ => experiment.deployment,
+    }
 }
 
 /// What an observer saw, as lines.
@@ -87,7 +98,12 @@ impl PassObserver for Log {
         ));
     }
 
+    fn handed_over(&mut self, first: &FirstToken<'_>, _: Nanos) {
+        self.note(format!("handed over {}", first.info.name));
+    }
+
     fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {
+        self.1.lock().expect("no observer panicked").push(*ended.times);
         self.note(format!("{} {} running {}", ended.info.name, ended.reason.as_str(), stats.running));
     }
 }

@@ -4,6 +4,7 @@ use super::Endpoint;
 use super::request::{ChatMessage, Content, OneOrMany, OpenAiRequest, Prompt};
 use super::{logprobs, tools};
 use crate::http::app::App;
+use crate::http::bootstrap::{self, Rooms};
 use crate::http::error::ApiError;
 use crate::http::generation::{Ask, PromptTokens};
 use crate::http::kv_transfer;
@@ -46,11 +47,7 @@ pub fn ask(
     if request.cache_salt.as_deref() == Some("") {
         return Err(ApiError::field("cache_salt", "cache_salt is empty"));
     }
-    let remote = kv_transfer::asked(app, request.kv_transfer_params.as_ref())?;
-    if remote != Remote::None && (choices > 1 || prompts.len() > 1) {
-        let message = "KV of other workers is told for one prompt with one choice only";
-        return Err(ApiError::field("kv_transfer_params", message));
-    }
+    let remotes = remotes(app, request, headers, (choices, prompts.len()))?;
     let tool_call = match endpoint {
         Endpoint::Chat => tools::wanted(request.tools.as_ref(), request.tool_choice.as_ref())?,
         Endpoint::Completions => None,
@@ -76,9 +73,33 @@ pub fn ask(
         lora: app.lora(request.model.as_deref()),
         dp_rank: dp_rank(headers)?,
         session: session(request.session_id.as_deref(), headers),
-        remote,
+        remotes,
         tool_call,
     })
+}
+
+/// What each prompt has to do with the KV of other workers, as the request tells it in its engine's way.
+fn remotes(
+    app: &App,
+    request: &OpenAiRequest,
+    headers: &HeaderMap,
+    (choices, prompts): (u32, usize),
+) -> Result<Vec<Remote>, ApiError> {
+    let rooms = Rooms {
+        host: request.bootstrap_host.as_ref(),
+        port: request.bootstrap_port.as_ref(),
+        room: request.bootstrap_room.as_ref(),
+    };
+    let remotes = bootstrap::asked(app, &rooms, headers, (choices, prompts))?;
+    if !remotes.is_empty() {
+        return Ok(remotes);
+    }
+    let remote = kv_transfer::asked(app, request.kv_transfer_params.as_ref())?;
+    if remote != Remote::None && (choices > 1 || prompts > 1) {
+        let message = "KV of other workers is told for one prompt with one choice only";
+        return Err(ApiError::field("kv_transfer_params", message));
+    }
+    Ok(vec![remote])
 }
 
 fn refuse_unserved(request: &OpenAiRequest) -> Result<(), ApiError> {

@@ -66,6 +66,12 @@ pub struct OpenAiRequest {
     pub truncate_prompt_tokens: Option<i64>,
     /// Whether the prompt's KV comes from elsewhere or goes there.
     pub kv_transfer_params: Option<Value>,
+    /// SGLang: host of the bootstrap server of the worker that computes the prompt; of several prompts, of each.
+    pub bootstrap_host: Option<Value>,
+    /// SGLang: its port.
+    pub bootstrap_port: Option<Value>,
+    /// SGLang: the room in which the two workers meet.
+    pub bootstrap_room: Option<Value>,
     /// Chat: functions that may be called.
     pub tools: Option<Value>,
     /// Chat: whether one has to be; the model calls none by itself.

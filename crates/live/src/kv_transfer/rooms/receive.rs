@@ -1,0 +1,183 @@
+//! The side that goes on: one request's way into its room, and the transfer of its KV.
+
+use super::super::claim::Step;
+use super::super::wire::Lines;
+use super::super::{Back, Computed};
+use super::lookup::Routes;
+use super::{Room, Said, Told};
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use windtunnel_engine::Nanos;
+
+/// From one attempt to reach the other side to the next, and longest time of one
+/// (srt/disaggregation/decode.py `_ensure_retry_interval`, common/conn.py `try_ensure_parallel_info`, 0.5.23).
+const RETRY: Duration = Duration::from_secs(1);
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// What a request has to know to meet the other side.
+#[derive(Debug)]
+pub(in crate::kv_transfer) struct Meeting {
+    pub(super) room: Arc<Room>,
+    pub(super) routes: Arc<Routes>,
+    pub(super) page_size: u32,
+    pub(super) attempts: u32,
+    pub(super) waiting_timeout: Duration,
+}
+
+/// A request's rank speaks while the other side is waited for.
+struct Rank {
+    steps: UnboundedReceiver<Step>,
+    start: Option<Step>,
+}
+
+/// The request has gone.
+struct Gone;
+
+impl Rank {
+    /// Waits for something, unless the request goes before.
+    async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Result<T, Gone> {
+        let mut what = pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                step = self.steps.recv() => match step {
+                    Some(step) => self.start = Some(step),
+                    None => return Err(Gone),
+                },
+                value = what.as_mut() => return Ok(value),
+            }
+        }
+    }
+
+    /// Waits until the rank has made room, unless `other` comes before.
+    async fn room(&mut self, other: impl Future<Output = io::Error>) -> Result<io::Result<Step>, Gone> {
+        let mut other = pin!(other);
+        loop {
+            if let Some(step) = self.start {
+                return Ok(Ok(step));
+            }
+            tokio::select! {
+                biased;
+                step = self.steps.recv() => match step {
+                    Some(step) => self.start = Some(step),
+                    None => return Err(Gone),
+                },
+                error = other.as_mut() => return Ok(Err(error)),
+            }
+        }
+    }
+}
+
+/// Enters the room, waits for what the rank and the other side say, and reports the end of the transfer. Dropping the
+/// connection lets the other side know that the request has gone.
+pub(in crate::kv_transfer) async fn receive(meeting: Meeting, steps: UnboundedReceiver<Step>, back: Back) {
+    let mut rank = Rank { steps, start: None };
+    if let Ok(Err(error)) = meet(&meeting, &mut rank, &back).await {
+        back.given_up(&format!("KV of bootstrap_room {}: {error}", meeting.room.number));
+    }
+}
+
+async fn meet(meeting: &Meeting, rank: &mut Rank, back: &Back) -> Result<io::Result<()>, Gone> {
+    let Some(server) = &meeting.room.server else {
+        let Ok(Step::Start { at, .. }) = rank.room(std::future::pending()).await? else { return Ok(Ok(())) };
+        back.load_ended(at.max(back.clock.now()), true, None);
+        return Ok(Ok(()));
+    };
+    let mut lines = match rank.wait(meeting.enter(server)).await? {
+        Ok(lines) => lines,
+        Err(error) => return Ok(Err(error)),
+    };
+    let Step::Start { tokens, law, .. } = match rank.room(refusal(&mut lines)).await? {
+        Ok(start) => start,
+        Err(error) => return Ok(Err(error)),
+    };
+    let computed = match rank.wait(meeting.computed(&mut lines)).await? {
+        Ok(computed) => computed,
+        Err(error) => return Ok(Err(error)),
+    };
+    let end = back.clock.now() + law.alone(tokens, computed.computed_for);
+    if let Err(error) = rank.wait(transfer(&mut lines, back, end)).await? {
+        return Ok(Err(error));
+    }
+    back.load_ended(end, true, Some(computed.cached_tokens));
+    // Where that does not arrive, the other side finds the connection closed.
+    let _ = lines.say(&Said::Release).await;
+    Ok(Ok(()))
+}
+
+/// The transfer takes its time, and fails when the other side goes meanwhile.
+async fn transfer(lines: &mut Lines, back: &Back, end: Nanos) -> io::Result<()> {
+    let mut lost = pin!(refusal(lines));
+    loop {
+        let wait = back.clock.until(end);
+        if wait.is_zero() {
+            return Ok(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            error = lost.as_mut() => return Err(error),
+        }
+    }
+}
+
+/// Waits until the other side says no, or goes. It says nothing else while all is well.
+async fn refusal(lines: &mut Lines) -> io::Error {
+    match lines.hear::<Told>().await {
+        Ok(Some(Told::Refused { reason })) => io::Error::other(reason),
+        Ok(Some(Told::Computed { .. })) => io::Error::other("the prefill worker is ahead of time"),
+        Ok(None) => io::Error::other("the prefill worker is gone"),
+        Err(error) => error,
+    }
+}
+
+impl Meeting {
+    /// Reaches the other side, and enters the room there.
+    async fn enter(&self, server: &(String, u16)) -> io::Result<Lines> {
+        let mut attempt = 1;
+        loop {
+            let reached = tokio::time::timeout(ATTEMPT, self.try_enter(server)).await;
+            let reached = reached
+                .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")))
+                .inspect_err(|_| self.routes.forget(server));
+            match reached {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
+                Err(error) if attempt >= self.attempts => {
+                    let (host, port) = server;
+                    let message = format!("{host}:{port} is not reached in {attempt} attempts: {error}");
+                    return Err(io::Error::other(message));
+                }
+                Err(_) => tokio::time::sleep(RETRY).await,
+                Ok(lines) => return Ok(lines),
+            }
+            attempt += 1;
+        }
+    }
+
+    async fn try_enter(&self, server: &(String, u16)) -> io::Result<Lines> {
+        let address = self.routes.find(server, self.page_size).await?;
+        let mut lines = Lines::new(TcpStream::connect(address).await?);
+        lines.say(&Said::Enter { room: self.room.number }).await?;
+        Ok(lines)
+    }
+
+    /// Says that there is room, and waits until the prompt is computed.
+    async fn computed(&self, lines: &mut Lines) -> io::Result<Computed> {
+        lines.say(&Said::Ready).await?;
+        let told = tokio::time::timeout(self.waiting_timeout, lines.hear()).await.map_err(|_| {
+            let message = format!("its prompt is not computed in {:?}", self.waiting_timeout);
+            io::Error::new(io::ErrorKind::TimedOut, message)
+        })?;
+        match told? {
+            Some(Told::Computed { prompt_tokens, cached_tokens, computed_for }) => {
+                Ok(Computed { prompt_tokens, cached_tokens, computed_for: Nanos(computed_for) })
+            }
+            Some(Told::Refused { reason }) => Err(io::Error::other(reason)),
+            None => Err(io::Error::other("the prefill worker is gone")),
+        }
+    }
+}
