@@ -218,6 +218,26 @@ fn prefill_and_decode_are_processes_of_their_own() {
     );
 }
 
+/// Workers of TensorRT-LLM as processes of their own, asked as its disaggregated server asks them.
+#[test]
+fn prefill_and_decode_of_trtllm_are_processes_of_their_own() {
+    let start = |role| {
+        let flags = ["--engine", "trtllm", "--speedup-ratio", "0", "--disaggregation-mode"];
+        Mocker::start(&[&flags[..], &[role]].concat(), 1)
+    };
+    let (prefill, decode) = (start("prefill"), start("decode"));
+    let mut body = json!({
+        "prompt": (300..364).collect::<Vec<u32>>(), "max_tokens": 4, "ignore_eos": true,
+        "disaggregated_params": {"request_type": "context_only"},
+    });
+    let first = prefill.completed_at(0, &body);
+    assert_eq!(first["usage"]["completion_tokens"], 1, "{first}");
+    body["disaggregated_params"] = first["choices"][0]["disaggregated_params"].clone();
+    body["disaggregated_params"]["request_type"] = json!("generation_only");
+    let second = decode.completed_at(0, &body);
+    assert_eq!(second["usage"]["completion_tokens"], 4, "{second}");
+}
+
 /// A file with two prefill workers and one that decodes.
 fn both_roles() -> String {
     let worker =
@@ -367,7 +387,6 @@ fn wrong_input_exits_with_2() {
             "kv_role is that of the other side",
         ),
         (&["-c", &both_roles(), "--disaggregation-mode", "agg"], "--disaggregation-mode: got agg"),
-        (&["--engine", "trtllm", "--disaggregation-mode", "prefill"], "live workers of vLLM and SGLang only"),
         (&["--disaggregation-bootstrap-port", "1"], "--disaggregation-bootstrap-port: only SGLang has it"),
         (&["--engine", "sglang", "--bootstrap-ports", "1"], "--bootstrap-ports: needs --disaggregation-mode"),
         (

@@ -11,7 +11,9 @@ use windtunnel_config::{ChargedTokens, Deployment, Experiment, KvTransfer, Seman
 use windtunnel_engine::RankConfig;
 use windtunnel_engine::sglang::Disaggregation;
 use windtunnel_engine::vllm::KvRole;
-use windtunnel_live::kv_transfer::{KvTransferConfig, PullSettings, RoomSettings, TransferSettings, Way};
+use windtunnel_live::kv_transfer::{
+    KvTransferConfig, PullSettings, RoomSettings, TransferSettings, Way, reachable,
+};
 use windtunnel_live::mocker::Pool;
 
 /// Where vLLM's workers ask each other for KV, unless its environment variables say otherwise.
@@ -21,6 +23,10 @@ const SIDE_CHANNEL: (&str, u16) = ("localhost", 5600);
 /// (srt/disaggregation/decode.py `_max_ensure_retries`).
 const BOOTSTRAP_PORT: u16 = 8998;
 const ATTEMPTS: u32 = 15;
+
+/// How long a worker of TensorRT-LLM holds KV that nobody asks for (`kv_transfer_timeout_ms` of its
+/// `cache_transceiver_config`).
+const KV_TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What stands in place of a file where workers have to be of one role.
 const NO_FILE_APART: &str = "
@@ -190,10 +196,12 @@ fn pool(
             return Err(Failure::Input(message.into()));
         }
         RankConfig::Sglang(_) => Way::Rooms(arguments.roles.rooms(arguments.host, deployment.ranks.get())?),
-        RankConfig::Trtllm(_) => {
-            let message = "--disaggregation-mode: live workers of vLLM and SGLang only, yet";
-            return Err(Failure::Input(message.into()));
-        }
+        RankConfig::Trtllm(_) => Way::Pull(PullSettings {
+            engine_id: engine_id(),
+            host: reachable(arguments.host),
+            port: 0,
+            lease: KV_TRANSFER_TIMEOUT,
+        }),
     };
     let transfers = TransferSettings {
         role,

@@ -4,6 +4,7 @@
 
 use super::app::App;
 use super::bootstrap;
+use super::disaggregated;
 use super::error::{ApiError, Dialect};
 use super::openai::ToolCall;
 use crate::kv_events::hash::Adapter;
@@ -57,6 +58,8 @@ pub struct Ask {
     pub session: Option<String>,
     /// What each prompt has to do with the KV of other workers; none where that is nothing.
     pub remotes: Vec<Remote>,
+    /// What another worker has sampled of the reply.
+    pub first: Vec<u32>,
     /// The tool that it calls, if it has to.
     pub tool_call: Option<ToolCall>,
 }
@@ -159,6 +162,7 @@ impl Generation {
             Some(call) => Plan::whole(&limits, tokenizer, &call.arguments),
             None => app.reply.plan(tokenizer, &limits, prompt, echo, (ask.seed, choice)),
         };
+        disaggregated::check_first(&ask.first, &plan.tokens)?;
         let info = RequestInfo {
             id: app.worker.next_id(),
             name: ask.name.clone(),
@@ -174,7 +178,11 @@ impl Generation {
             routed: None,
         };
         let id = info.id;
-        let remote = ask.remotes.get((index / ask.choices) as usize).cloned().unwrap_or_default();
+        let mut remote = ask.remotes.get((index / ask.choices) as usize).cloned().unwrap_or_default();
+        if app.settings.dialect == Dialect::Trtllm && remote == Remote::Hold && plan.ends_with(1) {
+            // Nobody goes on with it.
+            remote = Remote::None;
+        }
         // vLLM finds stop strings where it makes text, the others where they make tokens.
         let outside = app.settings.dialect == Dialect::Vllm;
         let stream = Arc::new(TokenStream::with_notify(Arc::new(info), self.news.clone()));

@@ -2,7 +2,7 @@
 //! (vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py, 0.33.0).
 
 use super::app::App;
-use super::error::ApiError;
+use super::error::{ApiError, Dialect};
 use super::generation::Generation;
 use crate::kv_transfer::{Remote, RemoteKv, Transfers};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub fn asked(app: &App, params: Option<&Value>) -> Result<Remote, ApiError> {
     let Some(params) = params.as_object() else {
         return Err(wrong("kv_transfer_params is not an object".into()));
     };
-    let pulling = app.transfers.as_ref().filter(|transfers| transfers.settings().pull().is_some());
+    let pulling = app.transfers.as_ref().filter(|_| app.settings.dialect == Dialect::Vllm);
     let Some(transfers) = pulling else { return Ok(Remote::None) };
     let role = transfers.settings().role;
     let flag = |name: &str| params.get(name).and_then(Value::as_bool) == Some(true);
@@ -52,6 +52,9 @@ pub fn asked(app: &App, params: Option<&Value>) -> Result<Remote, ApiError> {
 
 /// What the answer says: where what was computed can be read. Null where nothing is held.
 pub fn answered(generation: &Generation) -> Value {
+    if generation.app().settings.dialect != Dialect::Vllm {
+        return Value::Null;
+    }
     let held = generation.choices().first().and_then(|choice| Some((choice, choice.held()?)));
     let (Some(transfers), Some((choice, blocks))) = (&generation.app().transfers, held) else {
         return Value::Null;

@@ -2,13 +2,14 @@
 //!
 //! `app` is what handlers share, `serving` the way into the engine, `generation` a request at work whatever its
 //! wire format, `sse` an answer in pieces; `openai`, `inference`, `sglang`, `tokens`, `control` and `info` are the
-//! endpoints, `kv_transfer` and `bootstrap` what requests and answers say of KV elsewhere, `faults` what goes wrong on purpose, `server` the sockets.
+//! endpoints, `kv_transfer`, `bootstrap` and `disaggregated` what requests and answers say of KV elsewhere, `faults` what goes wrong on purpose, `server` the sockets.
 
 mod app;
 mod auth;
 mod body;
 mod bootstrap;
 mod control;
+mod disaggregated;
 mod error;
 mod faults;
 mod generation;

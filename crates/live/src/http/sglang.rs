@@ -209,6 +209,7 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         dp_rank: asked.routed_dp_rank,
         session: session(asked.session_id.as_deref(), headers),
         remotes,
+        first: Vec::new(),
         tool_call: None,
     })
 }

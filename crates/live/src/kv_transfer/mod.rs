@@ -352,7 +352,7 @@ fn refused(host: &str, port: u16, cause: impl ToString) -> LiveError {
 
 /// Where others find a socket of this machine that listens at `host`: there, or where it listens everywhere, by the
 /// machine's name.
-fn reachable(host: IpAddr) -> String {
+pub fn reachable(host: IpAddr) -> String {
     if !host.is_unspecified() {
         return host.to_string();
     }

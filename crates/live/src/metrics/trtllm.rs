@@ -4,7 +4,7 @@
 
 use super::registry::Kind::{self, Counter, Gauge, Histogram};
 use super::registry::{Definition, Group, Registry, Style};
-use crate::observer::{EndReason, Ended, PassObserver, PassReport, RequestInfo};
+use crate::observer::{EndReason, Ended, FirstToken, PassObserver, PassReport, RequestInfo};
 use std::sync::Arc;
 use windtunnel_engine::{FinishReason, Nanos, RankStats};
 
@@ -190,12 +190,15 @@ impl PassObserver for TrtllmMetrics {
         values.set("trtllm_num_scheduled_requests", &labels, chunks + decodes);
         values.set("trtllm_total_context_tokens", &labels, pass.scheduled.prefill_tokens as f64);
         values.set("trtllm_iteration_latency_seconds", &labels, pass.end.since(pass.start).as_seconds());
-        for first in pass.first_tokens {
-            let ttft = first.times.first_token.unwrap_or(pass.end).since(first.times.arrival);
-            values.observe("trtllm_time_to_first_token_seconds", &labels, ttft.as_seconds(), 1);
-        }
         drop(values);
+        pass.first_tokens.iter().for_each(|first| self.handed_over(first, pass.end));
         pass.ended.iter().for_each(|ended| self.end(ended));
+    }
+
+    fn handed_over(&mut self, first: &FirstToken<'_>, at: Nanos) {
+        let ttft = at.since(first.times.arrival).as_seconds();
+        let labels = self.info.labels();
+        self.registry.lock().observe("trtllm_time_to_first_token_seconds", &labels, ttft, 1);
     }
 
     fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {

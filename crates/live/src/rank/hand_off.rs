@@ -8,7 +8,9 @@ use crate::kv_transfer::{Computed, KvMove, Remote};
 use crate::observer::{EndReason, FirstToken, PassObserver};
 use std::collections::{HashMap, HashSet};
 use windtunnel_engine::sglang::Disaggregation;
-use windtunnel_engine::{FinishReason, LoadFailure, Nanos, RankConfig, Request, RequestId, Scheduled, Slot};
+use windtunnel_engine::{
+    FinishReason, HandOff, LoadFailure, Nanos, RankConfig, Request, RequestId, Scheduled, Slot,
+};
 
 /// The part of an SGLang worker in meetings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +70,11 @@ impl HandOffs {
         self.loading.is_empty() && self.held.is_empty()
     }
 
-    /// A worker that computes prompts gives one token (srt/disaggregation/prefill.py `_process_req`, 0.5.23).
+    /// A worker that computes prompts gives one token: every one of SGLang (srt/disaggregation/prefill.py `_process_req`,
+    /// 0.5.23), one of TensorRT-LLM where it is asked for that. vLLM's gives what its client asks for.
     pub(super) fn shorten(&self, request: &mut Request) {
-        if self.part == Some(Part::Prefill) {
+        let context_only = request.hand_off == HandOff::Hold && !self.scheduler_tells;
+        if self.part == Some(Part::Prefill) || context_only {
             request.output.max_tokens = request.output.max_tokens.min(1);
             request.output.stop_after = None;
         }

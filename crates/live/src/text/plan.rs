@@ -110,6 +110,11 @@ impl Plan {
         Plan::new(&limits, tokenizer, |ordinal| tokens.get(ordinal as usize - 1).copied())
     }
 
+    /// It stops, of itself or at what its client named, with its token of this number.
+    pub fn ends_with(&self, ordinal: u32) -> bool {
+        self.stop_after == Some(ordinal) || self.abort_after == Some(ordinal)
+    }
+
     /// Finds the first token that completes a stop string.
     fn find_stop(&mut self, limits: &Limits) {
         let first = |stop: &String| {

@@ -7,7 +7,7 @@ use super::{ToolCall, logprobs, tools};
 use crate::http::app::{App, unix_seconds};
 use crate::http::error::Dialect;
 use crate::http::generation::{Choice, Generation, News};
-use crate::http::kv_transfer;
+use crate::http::{disaggregated, kv_transfer};
 use crate::text::StopReason;
 use serde_json::{Map, Value, json};
 
@@ -157,6 +157,11 @@ impl Shape {
             "usage": self.whole_usage(generation),
             "kv_transfer_params": kv_transfer::answered(generation),
         });
+        if let Some(params) = disaggregated::answered(generation) {
+            answer["choices"][0]["disaggregated_params"] = params;
+            answer["prompt_token_ids"] = generation.choices()[0].info().prompt.to_vec().into();
+            return answer;
+        }
         if self.endpoint == Endpoint::Chat {
             answer["prompt_logprobs"] = Value::Null;
             answer["prompt_token_ids"] = match generation.choices().first().filter(|_| self.token_ids) {

@@ -5,7 +5,8 @@ use super::request::{ChatMessage, Content, OneOrMany, OpenAiRequest, Prompt};
 use super::{logprobs, tools};
 use crate::http::app::App;
 use crate::http::bootstrap::{self, Rooms};
-use crate::http::error::ApiError;
+use crate::http::disaggregated::{self, Part};
+use crate::http::error::{ApiError, Dialect};
 use crate::http::generation::{Ask, PromptTokens};
 use crate::http::kv_transfer;
 use crate::kv_transfer::Remote;
@@ -47,7 +48,15 @@ pub fn ask(
     if request.cache_salt.as_deref() == Some("") {
         return Err(ApiError::field("cache_salt", "cache_salt is empty"));
     }
-    let remotes = remotes(app, request, headers, (choices, prompts.len()))?;
+    let part = disaggregated::asked(app, request.disaggregated_params.as_ref())?;
+    if part == Part::Context && request.stream == Some(true) {
+        return Err(ApiError::field("disaggregated_params", "what is context_only does not stream"));
+    }
+    let remotes = remotes(app, request, headers, (choices, prompts.len()), &part)?;
+    let first = match part {
+        Part::Generation(_, tokens) => tokens,
+        Part::Whole | Part::Context => Vec::new(),
+    };
     let tool_call = match endpoint {
         Endpoint::Chat => tools::wanted(request.tools.as_ref(), request.tool_choice.as_ref())?,
         Endpoint::Completions => None,
@@ -74,6 +83,7 @@ pub fn ask(
         dp_rank: dp_rank(headers)?,
         session: session(request.session_id.as_deref(), headers),
         remotes,
+        first,
         tool_call,
     })
 }
@@ -84,6 +94,7 @@ fn remotes(
     request: &OpenAiRequest,
     headers: &HeaderMap,
     (choices, prompts): (u32, usize),
+    part: &Part,
 ) -> Result<Vec<Remote>, ApiError> {
     let rooms = Rooms {
         host: request.bootstrap_host.as_ref(),
@@ -94,10 +105,13 @@ fn remotes(
     if !remotes.is_empty() {
         return Ok(remotes);
     }
-    let remote = kv_transfer::asked(app, request.kv_transfer_params.as_ref())?;
+    let (field, remote) = match part.remote() {
+        Remote::None => ("kv_transfer_params", kv_transfer::asked(app, request.kv_transfer_params.as_ref())?),
+        remote => ("disaggregated_params", remote),
+    };
     if remote != Remote::None && (choices > 1 || prompts > 1) {
         let message = "KV of other workers is told for one prompt with one choice only";
-        return Err(ApiError::field("kv_transfer_params", message));
+        return Err(ApiError::field(field, message));
     }
     Ok(vec![remote])
 }
@@ -239,7 +253,10 @@ fn chat_prompt(app: &App, request: &OpenAiRequest) -> Result<PromptTokens, ApiEr
     let prompt = app.template.render(&messages, generate, go_on);
     let user = messages.iter().rev().find(|message| message.role == "user").or(messages.last());
     let said = user.map_or("", |message| message.content.as_str());
-    Ok(PromptTokens { tokens: app.tokenizer.encode(&prompt), echo: app.tokenizer.encode(said) })
+    // Who has the KV of a prompt knows its tokens.
+    let known = request.prompt_token_ids.as_ref().filter(|_| app.settings.dialect == Dialect::Trtllm);
+    let tokens = known.cloned().unwrap_or_else(|| app.tokenizer.encode(&prompt));
+    Ok(PromptTokens { tokens, echo: app.tokenizer.encode(said) })
 }
 
 /// Messages with their parts joined.

@@ -66,6 +66,10 @@ pub struct OpenAiRequest {
     pub truncate_prompt_tokens: Option<i64>,
     /// Whether the prompt's KV comes from elsewhere or goes there.
     pub kv_transfer_params: Option<Value>,
+    /// TensorRT-LLM: which part of it is asked for.
+    pub disaggregated_params: Option<Value>,
+    /// TensorRT-LLM, chat: the messages as tokens.
+    pub prompt_token_ids: Option<Vec<u32>>,
     /// SGLang: host of the bootstrap server of the worker that computes the prompt; of several prompts, of each.
     pub bootstrap_host: Option<Value>,
     /// SGLang: its port.
