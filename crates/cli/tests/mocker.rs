@@ -240,15 +240,56 @@ fn prefill_and_decode_of_trtllm_are_processes_of_their_own() {
 
 /// A file with two prefill workers and one that decodes.
 fn both_roles() -> String {
+    both_roles_of("vllm")
+}
+
+fn both_roles_of(backend: &str) -> String {
     let worker =
         "kv_cache: {capacity: {type: fixed, blocks: 256}, block_size: 16}, timing: {type: polynomial}";
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("both_roles.yaml");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("both_roles_{backend}.yaml"));
     let text = format!(
-        "engine:\n  mode: disaggregated\n  model: m\n  hardware: h\n  context_length: 4096\n  workers:\n    \
-         prefill: {{parallelism: {{replicas: 2}}, {worker}}}\n    decode: {{{worker}}}\n"
+        "engine:\n  mode: disaggregated\n  backend: {backend}\n  model: m\n  hardware: h\n  context_length: 4096\n  \
+         workers:\n    prefill: {{parallelism: {{replicas: 2}}, {worker}}}\n    decode: {{{worker}}}\n"
     );
     std::fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+/// Behind one address, of all three engines: the answers of one worker that does all, with prefixes found on the workers
+/// that compute prompts, also for several choices.
+#[test]
+fn serve_hands_over_from_prefill_to_decode() {
+    for backend in ["vllm", "sglang", "trtllm"] {
+        let file = both_roles_of(backend);
+        let mut flags = vec!["-c", &file, "--speedup-ratio", "0", "--set", "router={policy: cache_aware}"];
+        if backend == "sglang" {
+            flags.extend(["--disaggregation-bootstrap-port", "0"]);
+        }
+        let cluster = Mocker::run("serve", &flags, 1);
+        let alone = Mocker::start(
+            &["--engine", backend, "--speedup-ratio", "0", "--block-size", "16", "--max-model-len", "4096"],
+            1,
+        );
+        let mut body = json!({
+            "prompt": (300..364).collect::<Vec<u32>>(), "max_tokens": 5, "ignore_eos": true, "n": 2,
+        });
+        let texts = |answer: &serde_json::Value| -> Vec<String> {
+            let choices = answer["choices"].as_array().unwrap_or_else(|| panic!("{backend}: {answer}"));
+            choices.iter().map(|choice| choice["text"].to_string()).collect()
+        };
+        let (first, expected) = (cluster.completed_at(0, &body), alone.completed_at(0, &body));
+        assert_eq!(texts(&first), texts(&expected), "{backend}");
+        assert_eq!(first["usage"]["completion_tokens"], 10, "{backend}: {first}");
+        assert!(first.get("kv_transfer_params").is_none_or(serde_json::Value::is_null), "{backend}: {first}");
+        body["n"] = json!(1);
+        let again = cluster.completed_at(0, &body);
+        assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 48, "{backend}: {again}");
+        // What no worker can take is refused before anything is computed.
+        let long = json!({"prompt": vec![300; 5000], "max_tokens": 5});
+        let refused = cluster.completed_at(0, &long);
+        assert!(refused.to_string().contains("5000"), "{backend}: {refused}");
+        assert!(cluster.get(0, "/health").starts_with("HTTP/1.1 200"), "{backend}");
+    }
 }
 
 /// A file with both: the prefill workers have the first ports.
@@ -412,6 +453,32 @@ fn wrong_input_exits_with_2() {
     ];
     for (arguments, message) in cases {
         let done = windtunnel(["mocker"]).args(*arguments).output().unwrap();
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {}", err(&done));
+        assert!(err(&done).contains(message), "{arguments:?}: {}", err(&done));
+    }
+}
+
+#[test]
+fn what_serve_cannot_do_exits_with_2() {
+    let both = both_roles_of("sglang");
+    let kv_events = r#"{"publisher": "zmq", "endpoint": "tcp://*:0"}"#;
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["--disaggregation-mode", "decode"],
+            "--disaggregation-mode: got decode, and serve runs both sides",
+        ),
+        (&["-c", &both, "--bootstrap-ports", "1,2"], "--bootstrap-ports: serve has one bootstrap server"),
+        (
+            &["-c", &both, "--port", "0", "--kv-events-config", kv_events],
+            "--kv-events-config: serve does not publish",
+        ),
+        (
+            &["-c", &both, "--port", "0", "--enable-forward-pass-metrics"],
+            "--enable-forward-pass-metrics: serve does not",
+        ),
+    ];
+    for (arguments, message) in cases {
+        let done = windtunnel(["serve"]).args(*arguments).output().unwrap();
         assert_eq!(done.status.code(), Some(2), "{arguments:?}: {}", err(&done));
         assert!(err(&done).contains(message), "{arguments:?}: {}", err(&done));
     }

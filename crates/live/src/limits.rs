@@ -3,13 +3,13 @@
 use crate::error::LiveError;
 use windtunnel_config::Experiment;
 
-/// Refuses what would be left out. `routed`: the router of the deployment places the requests, not somebody outside.
+/// Refuses what would be left out. `replayed`: a workload is replayed, and no client asks.
 ///
 /// # Errors
 /// The key that asks for it.
-pub fn check(experiment: &Experiment, routed: bool) -> Result<(), LiveError> {
-    let refused = if routed && experiment.prefill.is_some() {
-        "engine.mode: live workers behind our router do prefill and decode; allowed is aggregated"
+pub fn check(experiment: &Experiment, replayed: bool) -> Result<(), LiveError> {
+    let refused = if replayed && experiment.prefill.is_some() {
+        "engine.mode: with --online, workers do prefill and decode; allowed is aggregated"
     } else if experiment.deployment.host_offload.is_some() {
         "engine.workers.aggregated.kv_cache.host_offload: live workers have no tier in the host's memory yet; leave it out"
     } else if experiment.scaling.is_some() {

@@ -86,13 +86,25 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
     let mut servers = JoinSet::new();
     let mut addresses = Vec::new();
     let mut listeners = listeners(settings)?.into_iter();
+    if let [prefill, decode] = &settings.pools[..]
+        && settings.together
+    {
+        refuse_outlets(&settings.outlets)?;
+        for listener in listeners.by_ref() {
+            let address = listener.local_addr().map_err(LiveError::Signals)?;
+            addresses.push(address);
+            let prefill = Arc::new(app(settings, prefill, 0, address).await?);
+            let front = app(settings, decode, 0, address).await?.before(prefill);
+            servers.spawn(server::serve(listener, Arc::new(front), stopped.clone()));
+        }
+    }
     for pool in &settings.pools {
         let servers_of_pool = if settings.together { 1 } else { pool.deployment.replicas.get() };
         for listener in listeners.by_ref().take(servers_of_pool as usize) {
             let address = listener.local_addr().map_err(LiveError::Signals)?;
             let number = addresses.len() as u32;
             addresses.push(address);
-            let app = app(settings, pool, number, address).await?;
+            let app = Arc::new(app(settings, pool, number, address).await?);
             servers.spawn(server::serve(listener, app, stopped.clone()));
         }
     }
@@ -110,6 +122,17 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
         _ = interrupt.recv() => Ok(Ended::Interrupted),
         _ = terminate.recv() => Ok(Ended::CutOff),
     }
+}
+
+/// Behind one address, what prefill and decode workers publish would have one name.
+fn refuse_outlets(outlets: &OutletSettings) -> Result<(), LiveError> {
+    let flag = match (&outlets.kv_events, &outlets.forward_passes) {
+        (None, None) => return Ok(()),
+        (Some(_), _) => "--kv-events-config",
+        (None, Some(_)) => "--enable-forward-pass-metrics",
+    };
+    let message = format!("{flag}: serve does not publish for prefill and decode workers; mocker does");
+    Err(LiveError::Settings(message))
 }
 
 /// All sockets, before anything else: who cannot have them is told at once.
@@ -135,7 +158,7 @@ async fn app(
     pool: &Pool,
     number: u32,
     address: SocketAddr,
-) -> Result<Arc<App>, LiveError> {
+) -> Result<App, LiveError> {
     let deployment = &pool.deployment;
     let model = settings.server.served_names[0].clone();
     let identity = WorkerIdentity { number, host: address.ip().to_string(), port: address.port(), model };
@@ -170,5 +193,5 @@ async fn app(
         }
     }
     let app = App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone());
-    Ok(Arc::new(app.with_outlets(&outlets).with_transfers(transfers)))
+    Ok(app.with_outlets(&outlets).with_transfers(transfers))
 }

@@ -49,7 +49,8 @@ fn both() -> (Server, Server) {
 /// What the disaggregated server asks a context worker: the client's request, with other params.
 fn context(server: &Server, path: &str, body: &Value) -> Answer {
     let mut body = body.clone();
-    body["disaggregated_params"] = json!({"request_type": "context_only", "disagg_request_id": 1 << 42});
+    body["disaggregated_params"] =
+        json!({"request_type": "context_only", "disagg_request_id": 4_398_046_511_104_u64});
     server.post(path, &body)
 }
 

@@ -97,6 +97,17 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
     let mode = roles.disaggregation_mode;
     let no_file = no_file(arguments);
     let apart = is_apart(arguments) || no_file == NO_FILE_APART;
+    if let Some(side) = mode.filter(|mode| together && *mode != DisaggregationMode::Agg) {
+        let message = format!(
+            "--disaggregation-mode: got {}, and serve runs both sides, of a file with engine.mode disaggregated",
+            if side == DisaggregationMode::Prefill { "prefill" } else { "decode" }
+        );
+        return Err(Failure::Input(message));
+    }
+    if together && !roles.bootstrap_ports.is_empty() {
+        let message = "--bootstrap-ports: serve has one bootstrap server, at --disaggregation-bootstrap-port";
+        return Err(Failure::Input(message.into()));
+    }
     let names: &[&str] = match (apart, mode) {
         (false, _) => &["aggregated"],
         (true, None) => &["prefill", "decode"],
@@ -118,7 +129,7 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
         None => windtunnel_config::from_str("(no file)", no_file, &all),
     };
     let experiment = experiment.map_err(Failure::input)?;
-    windtunnel_live::limits::check(&experiment, together).map_err(Failure::input)?;
+    windtunnel_live::limits::check(&experiment, false).map_err(Failure::input)?;
     let Experiment { deployment, prefill, .. } = experiment;
     let Some(prefill) = prefill else {
         let role = match mode {

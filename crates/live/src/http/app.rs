@@ -2,6 +2,7 @@
 
 use super::error::{ApiError, Dialect};
 use super::faults::{FaultSettings, Faults};
+use super::relay::Behind;
 use crate::door::Place;
 use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Transfers;
@@ -70,6 +71,8 @@ pub struct App {
     pub kv_event_sources: Value,
     /// Its part in transfers of KV, if it takes one.
     pub transfers: Option<Arc<Transfers>>,
+    /// The workers that compute prompts, if its own only decode.
+    pub behind: Option<Behind>,
     /// When it started, in Unix seconds.
     pub started: u64,
     /// Requests being served (vLLM `/load`).
@@ -123,6 +126,7 @@ impl App {
             metrics: None,
             kv_event_sources: json!({}),
             transfers: None,
+            behind: None,
             started: unix_seconds(),
             load: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -140,6 +144,25 @@ impl App {
     /// The same, of a worker that takes part in transfers of KV.
     pub fn with_transfers(self, transfers: Option<Arc<Transfers>>) -> App {
         App { transfers, ..self }
+    }
+
+    /// The same, before workers that compute prompts. Its clients see one that does all.
+    pub fn before(self, prefill: Arc<App>) -> App {
+        App { transfers: None, behind: Some(Behind::new(prefill)), ..self }
+    }
+
+    /// Empties the prefix caches of all workers. False where a request is at work.
+    pub async fn reset_cache(&self) -> bool {
+        let others = match &self.behind {
+            Some(behind) => behind.reset_cache().await,
+            None => true,
+        };
+        self.worker.reset_cache().await && others
+    }
+
+    /// So many numbers in a row that it has not given before; the first of them.
+    pub(crate) fn take_numbers(&self, count: u64) -> u64 {
+        self.names.fetch_add(count, Ordering::Relaxed)
     }
 
     /// A new name: 32 hexadecimal digits.

@@ -23,7 +23,7 @@ pub async fn reset_prefix_cache(State(app): State<Arc<App>>, RawQuery(asked): Ra
         let message = "resetting under running requests cannot be simulated";
         return ApiError::new(StatusCode::NOT_IMPLEMENTED, message).response(app.settings.dialect);
     }
-    json_response(StatusCode::OK, &json!({"success": app.worker.reset_cache().await}))
+    json_response(StatusCode::OK, &json!({"success": app.reset_cache().await}))
 }
 
 /// `POST /reset_mm_cache` and `/reset_encoder_cache`: there is nothing in them.
@@ -41,7 +41,7 @@ pub async fn sleep(State(app): State<Arc<App>>, RawQuery(asked): RawQuery) -> Re
         return error.response(app.settings.dialect);
     }
     if level > 0 {
-        app.worker.reset_cache().await;
+        app.reset_cache().await;
     }
     json_response(StatusCode::OK, &json!({"status": "sleeping", "level": level}))
 }

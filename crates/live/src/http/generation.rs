@@ -56,7 +56,7 @@ pub struct Ask {
     pub dp_rank: Option<u32>,
     /// The conversation that it belongs to, for a router that goes by it.
     pub session: Option<String>,
-    /// What each prompt has to do with the KV of other workers; none where that is nothing.
+    /// What each choice has to do with the KV of other workers; none where that is nothing.
     pub remotes: Vec<Remote>,
     /// What another worker has sampled of the reply.
     pub first: Vec<u32>,
@@ -103,10 +103,15 @@ pub struct Generation {
     news: Arc<Notify>,
     /// Choices of each prompt.
     per_prompt: u32,
+    /// What goes on as long as it does.
+    beside: Option<tokio::task::JoinHandle<Result<(), ApiError>>>,
 }
 
 impl Drop for Generation {
     fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            beside.abort();
+        }
         self.app.load.fetch_sub(1, Ordering::Relaxed);
         for choice in &self.choices {
             self.app.forget(choice.info().id);
@@ -134,7 +139,7 @@ impl Generation {
         app.load.fetch_add(1, Ordering::Relaxed);
         let news = Arc::new(Notify::new());
         let mut generation =
-            Generation { app: app.clone(), choices: Vec::new(), news, per_prompt: ask.choices };
+            Generation { app: app.clone(), choices: Vec::new(), news, per_prompt: ask.choices, beside: None };
         for (at, PromptTokens { tokens, echo }) in ask.prompts.iter().enumerate() {
             let prompt: Arc<[u32]> = tokens.as_slice().into();
             for choice in 0..ask.choices {
@@ -144,6 +149,23 @@ impl Generation {
         }
         generation.wait_for_first().await?;
         Ok(generation)
+    }
+
+    /// What a server would refuse about lengths, before anything is begun.
+    ///
+    /// # Errors
+    /// A prompt that has no room in the context.
+    pub fn check(app: &App, ask: &Ask) -> Result<(), ApiError> {
+        ask.prompts.iter().try_for_each(|prompt| {
+            let length = u32::try_from(prompt.tokens.len()).unwrap_or(u32::MAX);
+            max_tokens(app.settings.max_model_len, length, ask.max_tokens).map(drop)
+        })
+    }
+
+    /// The same, with something that goes on as long as it does.
+    pub fn beside(mut self, task: tokio::task::JoinHandle<Result<(), ApiError>>) -> Generation {
+        self.beside = Some(task);
+        self
     }
 
     fn add(
@@ -178,7 +200,7 @@ impl Generation {
             routed: None,
         };
         let id = info.id;
-        let mut remote = ask.remotes.get((index / ask.choices) as usize).cloned().unwrap_or_default();
+        let mut remote = ask.remotes.get(index as usize).cloned().unwrap_or_default();
         if app.settings.dialect == Dialect::Trtllm && remote == Remote::Hold && plan.ends_with(1) {
             // Nobody goes on with it.
             remote = Remote::None;

@@ -2,7 +2,7 @@
 //!
 //! `app` is what handlers share, `serving` the way into the engine, `generation` a request at work whatever its
 //! wire format, `sse` an answer in pieces; `openai`, `inference`, `sglang`, `tokens`, `control` and `info` are the
-//! endpoints, `kv_transfer`, `bootstrap` and `disaggregated` what requests and answers say of KV elsewhere, `faults` what goes wrong on purpose, `server` the sockets.
+//! endpoints, `kv_transfer`, `bootstrap` and `disaggregated` what requests and answers say of KV elsewhere, `relay` one address for prefill and decode workers, `faults` what goes wrong on purpose, `server` the sockets.
 
 mod app;
 mod auth;
@@ -17,6 +17,7 @@ mod inference;
 mod info;
 mod kv_transfer;
 mod openai;
+mod relay;
 pub mod server;
 mod serving;
 mod sglang;
@@ -27,6 +28,7 @@ pub use app::{App, ServerSettings};
 pub(crate) use error::json_response;
 pub use error::{ApiError, Dialect};
 pub use faults::{FaultKind, FaultSettings};
+pub use relay::Behind;
 
 use axum::Router;
 use axum::routing::{get, post};

@@ -9,6 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Begins a request, on all workers that have a part in it.
+///
+/// # Errors
+/// What one of them refuses.
+pub async fn begin(app: &Arc<App>, ask: Ask) -> Result<Generation, ApiError> {
+    match &app.behind {
+        Some(behind) => behind.start(app, ask).await,
+        None => Generation::start(app, ask).await,
+    }
+}
+
 /// Begins a request; says what shall happen amid its answer.
 ///
 /// # Errors
@@ -26,7 +37,7 @@ pub async fn start(
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, message));
     }
     let Some(kind) = app.faults.draw(headers)? else {
-        return Ok((Generation::start(app, ask).await?, None));
+        return Ok((begin(app, ask).await?, None));
     };
     let settings = app.faults.settings();
     if kind == FaultKind::Exit {
@@ -38,7 +49,7 @@ pub async fn start(
     if let Some(error) = kind.error() {
         return Err(error);
     }
-    let generation = Generation::start(app, ask).await?;
+    let generation = begin(app, ask).await?;
     let after = settings.fault_after_tokens;
     Ok(match kind {
         FaultKind::Cut => (generation, Some(Interruption::Cut(after))),

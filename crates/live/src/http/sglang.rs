@@ -6,7 +6,7 @@ use super::bootstrap::{self, Rooms};
 use super::error::{ApiError, json_response};
 use super::generation::{Ask, Choice, Generation, News};
 use super::openai::{OneOrMany, OpenAiRequest, Prompt, completion_prompts, session};
-use super::serving::start;
+use super::serving::{begin, start};
 use super::sse;
 use crate::text::{Limits, StopReason};
 use crate::zmq::Endpoint;
@@ -259,7 +259,7 @@ pub async fn health(State(app): State<Arc<App>>) -> Response<Body> {
 
 async fn probe(app: &Arc<App>) -> bool {
     let ask = Ask::probe(format!("HEALTH_CHECK_{}", app.name()), bootstrap::nowhere(app));
-    let begun = tokio::time::timeout(HEALTH_TIMEOUT, Generation::start(app, ask)).await;
+    let begun = tokio::time::timeout(HEALTH_TIMEOUT, begin(app, ask)).await;
     begun.is_ok_and(|begun| begun.is_ok())
 }
 
@@ -403,7 +403,7 @@ pub async fn abort(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) 
 
 /// `GET` or `POST /flush_cache`: empties the prefix cache, unless something is at work.
 pub async fn flush_cache(State(app): State<Arc<App>>) -> Response<Body> {
-    let flushed = app.worker.reset_cache().await;
+    let flushed = app.reset_cache().await;
     let mut response = Response::new(Body::from(match flushed {
         true => "Cache flushed.\n",
         false => "Flush cache failed: requests are running or waiting.\n",

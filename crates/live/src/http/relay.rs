@@ -1,0 +1,101 @@
+//! One address for prefill and decode workers: what a router outside would do with a request that both have a part in.
+//!
+//! By their engine's own way, over the same connections as workers in processes of their own: the prompt first, and what
+//! follows where the KV then is (vLLM, TensorRT-LLM); or both at once, who meet in a room (SGLang).
+
+use super::app::App;
+use super::error::ApiError;
+use super::generation::{Ask, Choice, Generation};
+use crate::kv_transfer::{Remote, RemoteKv, Room, RoomSettings, Transfers, Way, reachable};
+use std::sync::Arc;
+
+/// The prefill workers behind a server whose own workers decode.
+pub struct Behind {
+    prefill: Arc<App>,
+}
+
+impl Behind {
+    /// Those of a server of their own, which nobody else asks.
+    pub fn new(prefill: Arc<App>) -> Behind {
+        Behind { prefill }
+    }
+
+    /// Empties the prefix caches of the prefill workers. False where a request is at work.
+    pub async fn reset_cache(&self) -> bool {
+        self.prefill.worker.reset_cache().await
+    }
+
+    /// Begins a request on both sides.
+    ///
+    /// # Errors
+    /// What either of them refuses.
+    pub async fn start(&self, app: &Arc<App>, ask: Ask) -> Result<Generation, ApiError> {
+        match self.prefill.transfers.as_ref().map(|transfers| &transfers.settings().way) {
+            None => Generation::start(app, ask).await,
+            Some(Way::Pull(_)) => self.prompt_first(app, ask).await,
+            Some(Way::Rooms(rooms)) => self.both_at_once(app, ask, rooms).await,
+        }
+    }
+
+    async fn prompt_first(&self, app: &Arc<App>, ask: Ask) -> Result<Generation, ApiError> {
+        let choices = ask.prompts.len() * ask.choices as usize;
+        let mut prompt = ask.clone();
+        prompt.max_tokens = Some(1);
+        prompt.limits.min_tokens = prompt.limits.min_tokens.min(1);
+        prompt.streaming = false;
+        prompt.dp_rank = None;
+        prompt.remotes = vec![Remote::Hold; choices];
+        // Before the prompt is computed for nothing.
+        Generation::check(app, &ask)?;
+        let mut computed = Generation::start(&self.prefill, prompt).await?;
+        computed.finish().await?;
+        let remotes = computed.choices().iter().map(|choice| self.remote(choice)).collect();
+        Generation::start(app, Ask { remotes, ..ask }).await
+    }
+
+    /// Where the KV of a choice is held; nowhere if nobody is to go on with it.
+    fn remote(&self, choice: &Choice) -> Remote {
+        let pull = self.prefill.transfers.as_ref().and_then(|transfers| transfers.settings().pull());
+        let (Some(pull), Some(_)) = (pull, choice.held()) else { return Remote::None };
+        let info = choice.info();
+        Remote::Pull(Arc::new(RemoteKv {
+            engine_id: pull.engine_id.clone(),
+            request_id: Transfers::request_id(info.id, &info.name),
+            host: pull.host.clone(),
+            port: pull.port,
+            cached_tokens: Some(choice.cached_tokens()),
+        }))
+    }
+
+    async fn both_at_once(
+        &self,
+        app: &Arc<App>,
+        ask: Ask,
+        rooms: &RoomSettings,
+    ) -> Result<Generation, ApiError> {
+        let choices = ask.prompts.len() as u64 * u64::from(ask.choices);
+        let port = rooms.ports.first().copied().unwrap_or(0);
+        let first = self.prefill.take_numbers(choices);
+        let room = |number| Arc::new(Room { number, server: Some((reachable(rooms.host), port)) });
+        let remotes: Vec<_> = (first..first + choices).map(|number| Remote::Meet(room(number))).collect();
+        let prompt = Ask { remotes: remotes.clone(), streaming: false, dp_rank: None, ..ask.clone() };
+        let prefill = self.prefill.clone();
+        let prompt = async move {
+            let mut computed = Generation::start(&prefill, prompt).await?;
+            computed.finish().await
+        };
+        let decode = Generation::start(app, Ask { remotes, ..ask });
+        let mut prompt = Box::pin(prompt);
+        tokio::pin!(decode);
+        tokio::select! {
+            biased;
+            // A prompt that is refused, or given up, is no use to wait for.
+            computed = &mut prompt => {
+                computed?;
+                decode.await
+            }
+            // The first token may be there before the prefill worker has heard that its KV was read.
+            begun = &mut decode => Ok(begun?.beside(tokio::spawn(prompt))),
+        }
+    }
+}
