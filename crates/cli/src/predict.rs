@@ -112,7 +112,17 @@ fn online(experiment: &Experiment, rate: f64, capture: bool) -> Result<Report, F
         LiveError::Traffic(_) | LiveError::Engine(_) | LiveError::Settings(_) => Failure::input(error),
         other => Failure::run(other),
     })?;
-    let Replayed { collectors, end, outside } = replayed;
+    let Replayed { collectors, end, outside, prefill_outside } = replayed;
+    if let Some(prefill) = &experiment.prefill {
+        let outside = [prefill_outside, outside];
+        return Ok(windtunnel_sim::report_apart(
+            experiment,
+            &prefill.deployment,
+            collectors,
+            (0, end),
+            outside,
+        ));
+    }
     Ok(windtunnel_sim::report(
         experiment,
         collectors,

@@ -135,7 +135,7 @@ fn replay(experiment: &Experiment) -> Outcome {
         rate: 1e5,
         interrupt: Arc::default(),
     };
-    let Replayed { collectors, end, outside } =
+    let Replayed { collectors, end, outside, .. } =
         online::replay(experiment, &options).map_err(|error| error.to_string())?;
     outcome(&windtunnel_sim::report(
         experiment,

@@ -283,7 +283,9 @@ fn serve_hands_over_from_prefill_to_decode() {
         assert!(first.get("kv_transfer_params").is_none_or(serde_json::Value::is_null), "{backend}: {first}");
         body["n"] = json!(1);
         let again = cluster.completed_at(0, &body);
-        assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 48, "{backend}: {again}");
+        // TensorRT-LLM finds parts of blocks, too.
+        let cached = if backend == "trtllm" { 63 } else { 48 };
+        assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], cached, "{backend}: {again}");
         // What no worker can take is refused before anything is computed.
         let long = json!({"prompt": vec![300; 5000], "max_tokens": 5});
         let refused = cluster.completed_at(0, &long);

@@ -63,28 +63,58 @@ fn requests_are_placed_as_in_virtual_time() {
     }
 }
 
+/// The records of every request, in virtual time and online.
+fn both_records(case: &[&str]) -> [String; 2] {
+    let at = tempfile::tempdir().unwrap();
+    [("offline", &[][..]), ("online", &["--online=20000"])].map(|(name, more)| {
+        let folder = at.path().join(name);
+        let folder = ["--capture-per-request", "--output-dir", folder.to_str().unwrap()];
+        json(&[case, &folder[..], more].concat());
+        std::fs::read_to_string(at.path().join(name).join("requests.jsonl")).unwrap()
+    })
+}
+
 /// So are the records of every request, with preemptions among them.
 #[test]
 fn requests_are_recorded_as_in_virtual_time() {
-    let at = tempfile::tempdir().unwrap();
-    let records = |name: &str, more: &[&str]| {
-        let folder = at.path().join(name);
-        json(
-            &[
-                &["examples/quickstart.yaml", "--limit", "120", "--set"][..],
-                &[
-                    "engine.workers.aggregated.kv_cache.capacity={type: fixed, blocks: 900}",
-                    "--capture-per-request",
-                ],
-                &["--output-dir", folder.to_str().unwrap()],
-                more,
-            ]
-            .concat(),
-        );
-        std::fs::read_to_string(folder.join("requests.jsonl")).unwrap()
-    };
-    let (offline, online) = (records("offline", &[]), records("online", &["--online=20000"]));
+    let capacity = "engine.workers.aggregated.kv_cache.capacity={type: fixed, blocks: 900}";
+    let [offline, online] = both_records(&["examples/quickstart.yaml", "--limit", "120", "--set", capacity]);
     assert_eq!(offline, online);
+}
+
+/// Prefill and decode apart, of all three engines: hand-offs, their transfers and what both roles' routers hear, in open and
+/// closed loops, with and without time for transfers, and with decode workers that run short of memory.
+#[test]
+fn prefill_and_decode_apart_give_the_report_of_virtual_time() {
+    let transfer = "engine.kv_transfer={bytes_per_token: 131072, bandwidth_gb_per_second: 25}";
+    let at_once = "engine.kv_transfer={bytes_per_token: 131072}";
+    let closed = "traffic.load={type: concurrency, concurrency: 24}";
+    let short = "engine.workers.decode.kv_cache.capacity={type: fixed, blocks: 1400}";
+    let overlap = "engine.kv_transfer={bytes_per_token: 131072, bandwidth_gb_per_second: 5, overlap_layers: 32, timing_mode: full_prompt}";
+    let ranks = "engine.workers.decode.parallelism={replicas: 1, attention_data: 2}";
+    let round = "router={policy: round_robin}";
+    let loads = "router={policy: least_requests, decode_policy: least_kv}";
+    let cases: [&[&str]; 7] = [
+        &[transfer],
+        &[transfer, round],
+        &[at_once, closed],
+        &[overlap, closed, loads],
+        &[transfer, short],
+        &[transfer, short, closed, round],
+        &[transfer, ranks, round],
+    ];
+    for backend in ["vllm", "sglang", "trtllm"] {
+        let backend = format!("engine.backend={backend}");
+        for sets in cases {
+            let mut case =
+                vec!["examples/disaggregated.yaml", "--set", &backend, "--set", "traffic.stop.requests=60"];
+            sets.iter().for_each(|set| case.extend(["--set", set]));
+            let online: Vec<&str> = case.iter().copied().chain(["--online=20000"]).collect();
+            assert_eq!(json(&case), json(&online), "{case:?}");
+            let [offline, online] = both_records(&case);
+            assert_eq!(offline, online, "{case:?}");
+        }
+    }
 }
 
 /// The wall clock is heeded: half a virtual second takes half a second.
@@ -116,4 +146,7 @@ fn what_cannot_be_online_is_refused() {
         assert_eq!(done.status.code(), Some(2), "{arguments:?}: {}", err(&done));
         assert!(err(&done).contains(message), "{arguments:?}: {}", err(&done));
     }
+    let shared = windtunnel(["predict", "examples/disaggregated.yaml", "--online"]).output().unwrap();
+    assert_eq!(shared.status.code(), Some(2), "{}", err(&shared));
+    assert!(err(&shared).contains("engine.kv_transfer.links: got \"fair_share\""), "{}", err(&shared));
 }

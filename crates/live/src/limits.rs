@@ -3,14 +3,12 @@
 use crate::error::LiveError;
 use windtunnel_config::Experiment;
 
-/// Refuses what would be left out. `replayed`: a workload is replayed, and no client asks.
+/// Refuses what would be left out.
 ///
 /// # Errors
 /// The key that asks for it.
-pub fn check(experiment: &Experiment, replayed: bool) -> Result<(), LiveError> {
-    let refused = if replayed && experiment.prefill.is_some() {
-        "engine.mode: with --online, workers do prefill and decode; allowed is aggregated"
-    } else if experiment.deployment.host_offload.is_some() {
+pub fn check(experiment: &Experiment) -> Result<(), LiveError> {
+    let refused = if experiment.deployment.host_offload.is_some() {
         "engine.workers.aggregated.kv_cache.host_offload: live workers have no tier in the host's memory yet; leave it out"
     } else if experiment.scaling.is_some() {
         "planner: the number of live workers does not change; leave it out"

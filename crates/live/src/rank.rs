@@ -202,8 +202,8 @@ impl LiveRank {
 
     /// Takes over a request that arrived at `at`. False if the engine refused it.
     pub(crate) fn submit(&mut self, submission: Submission, at: Nanos) -> bool {
-        let Submission { stream, mut request, abort_after, remote, session: _ } = submission;
-        request.arrival = at;
+        let Submission { stream, mut request, abort_after, remote, session: _, came } = submission;
+        request.arrival = came.unwrap_or(at);
         self.hand_offs.shorten(&mut request);
         let info = stream.info.clone();
         match self.rank.submit(request) {
@@ -270,8 +270,13 @@ impl LiveRank {
         if live.told {
             return;
         }
+        self.note_end(at, live.stream.info.id);
+        self.say_end(live, reason, at);
+    }
+
+    /// The same of which its router knows.
+    fn say_end(&mut self, live: &Live, reason: EndReason, at: Nanos) {
         let stream = &live.stream;
-        self.note_end(at, stream.info.id);
         let ended = Ended { info: &stream.info, times: &live.times, reason, at };
         self.observers.ended(&ended, &self.stats());
         self.news.push((stream.clone(), News::End(Verdict::Ended(reason, live.times))));

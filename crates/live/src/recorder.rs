@@ -1,20 +1,56 @@
 //! Enters what a rank does in the report's collector, as a prediction does.
 
-use crate::observer::{EndReason, Ended, PassObserver, PassReport, RequestInfo};
+use crate::observer::{EndReason, Ended, PassObserver, PassReport, RequestInfo, RequestTimes};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use windtunnel_engine::{FinishReason, Nanos, RankStats, Rejection};
+use windtunnel_engine::{FinishReason, Nanos, RankStats, Rejection, RequestId};
 use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role, Routing};
+use windtunnel_router::RoutingRecord;
+
+/// What prefill workers have done for requests that others go on with.
+#[derive(Clone, Default)]
+pub(crate) struct Prefilled(Arc<Mutex<HashMap<RequestId, PromptRecord>>>);
+
+/// What is known of a request whose prompt is computed.
+pub(crate) struct PromptRecord {
+    /// By which worker.
+    pub(crate) worker: u32,
+    /// When the request came.
+    pub(crate) arrival: Nanos,
+    /// What the router knew of its prompt.
+    pub(crate) routing: Option<RoutingRecord>,
+    /// Its times there.
+    pub(crate) times: RequestTimes,
+}
+
+impl Prefilled {
+    fn all(&self) -> MutexGuard<'_, HashMap<RequestId, PromptRecord>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note(&self, id: RequestId, record: PromptRecord) {
+        self.all().insert(id, record);
+    }
+}
 
 /// Records one rank.
 pub(crate) struct Recorder {
     collector: Arc<Mutex<Collector>>,
     row: RankRow,
+    role: Role,
+    prefilled: Prefilled,
 }
 
 impl Recorder {
     /// For a rank of a worker, whose cache has so many blocks.
-    pub(crate) fn new(collector: Arc<Mutex<Collector>>, (worker, rank): (u32, u32), usable: u64) -> Recorder {
-        Recorder { collector, row: RankRow::new(Role::Aggregated, worker, rank, usable) }
+    pub(crate) fn new(
+        collector: Arc<Mutex<Collector>>,
+        (role, worker, rank): (Role, u32, u32),
+        usable: u64,
+        prefilled: &Prefilled,
+    ) -> Recorder {
+        let row = RankRow::new(role, worker, rank, usable);
+        Recorder { collector, row, role, prefilled: prefilled.clone() }
     }
 
     fn collector(&self) -> MutexGuard<'_, Collector> {
@@ -31,7 +67,7 @@ impl Recorder {
 
     fn record(&self, ended: &Ended<'_>) -> RequestRecord {
         let (info, times) = (ended.info, ended.times);
-        RequestRecord {
+        let record = RequestRecord {
             id: info.id,
             name: name(info),
             worker: self.row.worker,
@@ -60,6 +96,31 @@ impl Recorder {
                 EndReason::Finished(reason) => reason,
                 EndReason::Cancelled | EndReason::Failed => FinishReason::Abort,
             },
+        };
+        match self.prefilled.all().remove(&info.id) {
+            Some(prompt) if self.role == Role::Decode => prompt.before(record),
+            _ => record,
+        }
+    }
+}
+
+impl PromptRecord {
+    /// A record of the worker that went on, with what the first one did.
+    fn before(self, record: RequestRecord) -> RequestRecord {
+        RequestRecord {
+            prefill_worker: Some(self.worker),
+            routing: self.routing.map(|known| Routing {
+                overlap: known.overlap_tokens,
+                best_overlap: known.best_overlap_tokens,
+            }),
+            arrival: self.arrival,
+            dispatched: self.times.arrival,
+            first_admit: self.times.first_admit,
+            first_admission_reused_tokens: self.times.cached_tokens,
+            reused_tokens: self.times.reused_tokens.max(record.reused_tokens),
+            admissions: self.times.admissions + record.admissions,
+            preemptions: self.times.preemptions + record.preemptions,
+            ..record
         }
     }
 }
@@ -93,10 +154,20 @@ impl PassObserver for Recorder {
             self.row.busy += pass.end.since(pass.start);
         }
         self.count(pass.stats);
-        let records: Vec<RequestRecord> = pass.ended.iter().map(|ended| self.record(ended)).collect();
+        // Of prompts that others go on with, those tell the end.
+        let ended = if self.role == Role::Prefill { &[] } else { pass.ended };
+        let records: Vec<RequestRecord> = ended.iter().map(|ended| self.record(ended)).collect();
         let mut collector = self.collector();
         pass.gaps.iter().for_each(|&(gap, count)| collector.gap(gap, count));
         records.iter().for_each(|record| collector.finished(record));
+    }
+
+    fn ended(&mut self, ended: &Ended<'_>, _stats: &RankStats) {
+        // With a schedule call, of a decode worker. Nothing is cancelled here but prompts that no decode worker takes.
+        if self.role == Role::Decode {
+            let record = self.record(ended);
+            self.collector().finished(&record);
+        }
     }
 }
 

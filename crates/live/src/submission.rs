@@ -21,6 +21,8 @@ pub struct Submission {
     pub(crate) remote: Remote,
     /// The conversation that it belongs to, if its client says so.
     pub(crate) session: Option<Box<str>>,
+    /// When it came, if other workers had it before.
+    pub(crate) came: Option<Nanos>,
 }
 
 /// What may end a request before it has `max_tokens`.
@@ -53,7 +55,14 @@ impl Submission {
             tie: info.id.0,
             hand_off: HandOff::None,
         };
-        Submission { stream, request, abort_after: stops.abort_after, remote: Remote::None, session: None }
+        Submission {
+            stream,
+            request,
+            abort_after: stops.abort_after,
+            remote: Remote::None,
+            session: None,
+            came: None,
+        }
     }
 
     /// The same, of which others read the KV, or have computed it. For workers that take such a part.
@@ -76,6 +85,13 @@ impl Submission {
         self
     }
 
+    /// The same, which other workers had before.
+    #[must_use]
+    pub(crate) fn that_came(mut self, came: Nanos) -> Submission {
+        self.came = Some(came);
+        self
+    }
+
     /// What is known of it.
     pub fn info(&self) -> &Arc<RequestInfo> {
         &self.stream.info
@@ -89,6 +105,7 @@ impl Submission {
             abort_after: None,
             remote: Remote::None,
             session: None,
+            came: None,
         }
     }
 }

@@ -13,13 +13,13 @@ use crate::links::{Cargo, Links, TransferId};
 use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
-use crate::reporting::{outside_of_profile, percentiles, tell_timing};
+use crate::reporting::{outside_of_profile, report_apart};
 use crate::routing::Routing;
 use crate::run::refusal;
 use std::collections::HashMap;
 use windtunnel_config::{ChargedTokens, Deployment, Experiment, Pace, Prefill, Semantics, Workload};
 use windtunnel_engine::{HandOff, KvLoad, Nanos, RankConfig, Rejection, RequestId, Slot};
-use windtunnel_report::{Pool, Report, RequestRecord, Role, Routing as KnownOverlap, RunEnd};
+use windtunnel_report::{Report, RequestRecord, Role, Routing as KnownOverlap};
 use windtunnel_router::{Choice, Policy, RoundRobin};
 use windtunnel_traffic::{Arrival, Source};
 
@@ -73,6 +73,7 @@ struct PoolOf<'a> {
 }
 
 pub(crate) struct Disaggregated<'a, L> {
+    experiment: &'a Experiment,
     prefill: &'a Prefill,
     pools: [PoolOf<'a>; 2],
     /// The prefill groups, then the decode groups, each by worker and rank.
@@ -100,15 +101,10 @@ pub(crate) struct Disaggregated<'a, L> {
     /// When the last of them ended.
     freed_at: Nanos,
     cutoff: Nanos,
-    price_per_gpu_hour: Option<f64>,
     /// Scratch: groups with something to do at this instant.
     touched: Vec<usize>,
     moves: Vec<Move>,
 }
-
-/// What the report says of hand-offs that no trace and no source stands behind.
-const UNPROVEN: &str = "separate prefill and decode workers of TensorRT-LLM are an extension, and not proven against \
-                        the engine";
 
 const PREFILL: usize = 0;
 const DECODE: usize = 1;
@@ -143,6 +139,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         let workers = [&prefill.deployment, &experiment.deployment].map(|d| d.replicas.get() as usize);
         let (observer, watch) = options.watchers();
         Ok(Disaggregated {
+            experiment,
             prefill,
             pools,
             groups,
@@ -165,7 +162,6 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             freed: 0,
             freed_at: Nanos::NEVER,
             cutoff: experiment.workload.max_virtual_time.unwrap_or(Nanos::NEVER),
-            price_per_gpu_hour: experiment.price_per_gpu_hour,
             touched: Vec::new(),
             moves: Vec::new(),
         })
@@ -552,30 +548,11 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
     }
 
     fn report(self, unfinished: u64, end: Nanos) -> Report {
-        let pool = |deployment: &Deployment| Pool {
-            worker_time: u128::from(deployment.replicas.get()) * u128::from(end.0),
-            gpus_per_worker: deployment.gpus_per_worker,
-        };
-        let run_end = RunEnd {
-            end,
-            unfinished,
-            prefill: pool(self.pools[PREFILL].deployment),
-            decode: pool(self.pools[DECODE].deployment),
-            percentiles: percentiles(self.prefill.deployment.semantics),
-            price_per_gpu_hour: self.price_per_gpu_hour,
-            fleet: None,
-        };
-        let roles = [(Role::Prefill, PREFILL), (Role::Decode, DECODE)].map(|(role, pool)| {
-            let PoolOf { deployment, first, count, .. } = &self.pools[pool];
-            (role, *deployment, outside_of_profile(&self.groups[*first..first + count]))
+        let outside = [PREFILL, DECODE].map(|pool| {
+            let PoolOf { first, count, .. } = &self.pools[pool];
+            outside_of_profile(&self.groups[*first..first + count])
         });
-        let mut report = Report::new(self.groups.into_iter().map(|g| g.into_collector(end)), &run_end);
-        for (role, deployment, outside) in roles {
-            tell_timing(&mut report, role, deployment, outside);
-        }
-        if matches!(self.prefill.deployment.engine, RankConfig::Trtllm(_)) {
-            report.notes.push(UNPROVEN.to_owned());
-        }
-        report
+        let collectors = self.groups.into_iter().map(|group| group.into_collector(end));
+        report_apart(self.experiment, &self.prefill.deployment, collectors, (unfinished, end), outside)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::group::{Group, Lanes};
 use windtunnel_config::{Deployment, Experiment, Semantics};
-use windtunnel_engine::Nanos;
+use windtunnel_engine::{Nanos, RankConfig};
 use windtunnel_perf::Law;
 use windtunnel_report::{
     Collector, CollectorOptions, FleetLog, PercentileMethod, Pool, Report, Role, RunEnd, Sla,
@@ -53,6 +53,44 @@ pub fn report(
     tell_timing(&mut report, Role::Aggregated, deployment, outside);
     report
 }
+
+/// The report of a run on prefill and decode workers apart, from what the groups of the first ones collected, and then
+/// those of the others. `outside`: of both roles, as in [`Ending`].
+pub fn report_apart(
+    experiment: &Experiment,
+    prefill: &Deployment,
+    collectors: impl IntoIterator<Item = Collector>,
+    (unfinished, end): (u64, Nanos),
+    outside: [[bool; 2]; 2],
+) -> Report {
+    let decode = &experiment.deployment;
+    let pool = |deployment: &Deployment| Pool {
+        worker_time: u128::from(deployment.replicas.get()) * u128::from(end.0),
+        gpus_per_worker: deployment.gpus_per_worker,
+    };
+    let run_end = RunEnd {
+        end,
+        unfinished,
+        prefill: pool(prefill),
+        decode: pool(decode),
+        percentiles: percentiles(prefill.semantics),
+        price_per_gpu_hour: experiment.price_per_gpu_hour,
+        fleet: None,
+    };
+    let mut report = Report::new(collectors, &run_end);
+    let roles = [(Role::Prefill, prefill), (Role::Decode, decode)];
+    for ((role, deployment), outside) in roles.into_iter().zip(outside) {
+        tell_timing(&mut report, role, deployment, outside);
+    }
+    if matches!(prefill.engine, RankConfig::Trtllm(_)) {
+        report.notes.push(UNPROVEN.to_owned());
+    }
+    report
+}
+
+/// What the report says of hand-offs that no trace and no source stands behind.
+const UNPROVEN: &str = "separate prefill and decode workers of TensorRT-LLM are an extension, and not proven against \
+                        the engine";
 
 /// Says where the pass times of a role come from, and whether its prefills, and decodes, lay outside of what they were
 /// measured for.

@@ -129,7 +129,7 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
         None => windtunnel_config::from_str("(no file)", no_file, &all),
     };
     let experiment = experiment.map_err(Failure::input)?;
-    windtunnel_live::limits::check(&experiment, false).map_err(Failure::input)?;
+    windtunnel_live::limits::check(&experiment).map_err(Failure::input)?;
     let Experiment { deployment, prefill, .. } = experiment;
     let Some(prefill) = prefill else {
         let role = match mode {

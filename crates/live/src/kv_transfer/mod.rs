@@ -17,6 +17,7 @@ pub use rooms::{FAKE_BOOTSTRAP_HOST, Room, RoomSettings};
 use crate::clock::WallClock;
 use crate::drive::Command;
 use crate::error::LiveError;
+use crate::observer::RequestTimes;
 use claim::Step;
 use rooms::Rooms;
 use source::{Held, Source};
@@ -171,7 +172,7 @@ pub(crate) enum KvMove {
     /// Nobody waits for what it has to do with others any more: it ended before, or that is done.
     Over { id: RequestId },
     /// A prompt is computed, and its blocks are held.
-    Held { id: RequestId, name: String, computed: Computed },
+    Held { id: RequestId, name: String, computed: Computed, times: RequestTimes },
 }
 
 /// What the side that goes on has to know of a prompt.
@@ -333,7 +334,7 @@ impl Mover {
                     rooms.forget(&room, id);
                 }
             }
-            KvMove::Held { id, name, computed } => match (&settings.way, self.asked.remove(&id)) {
+            KvMove::Held { id, name, computed, times: _ } => match (&settings.way, self.asked.remove(&id)) {
                 (Way::Pull(pull), _) => {
                     let held = Held { back: back(id), computed };
                     source.hold(runtime, Transfers::request_id(id, &name), held, pull.lease);

@@ -211,10 +211,14 @@ impl LiveRank {
         };
         let (id, name) = (info.id, info.name.clone());
         live.stream.hold(self.rank.blocks(slot));
-        self.moves.push(KvMove::Held { id, name, computed });
+        let times = *times;
+        self.moves.push(KvMove::Held { id, name, computed, times });
         self.hand_offs.begun.remove(&id);
         let later = self.hand_offs.part == Some(Part::Prefill);
         let untold = if later { self.forget(slot).filter(|live| !live.told) } else { None };
+        if untold.is_some() {
+            self.note_end(now, id);
+        }
         self.hand_offs.held.insert(id, Held { slot, untold });
         later
     }
@@ -225,7 +229,7 @@ impl LiveRank {
             if reason == FinishReason::Length {
                 self.observers.handed_over(&FirstToken { info: &live.stream.info, times: &live.times }, now);
             }
-            self.tell_end(&live, EndReason::Finished(reason), now);
+            self.say_end(&live, EndReason::Finished(reason), now);
         }
     }
 
@@ -236,7 +240,7 @@ impl LiveRank {
             held.chain(self.hand_offs.ending.drain(..).map(|(live, _)| live)).collect();
         untold.sort_by_key(|live| live.stream.info.id.0);
         for live in untold {
-            self.tell_end(&live, EndReason::Failed, at);
+            self.say_end(&live, EndReason::Failed, at);
         }
     }
 }
