@@ -219,6 +219,30 @@ fn fields_of(body: &mut Value, host: Value, port: Value, room: Value) {
     fields.insert("bootstrap_room".into(), room);
 }
 
+/// `follow_bootstrap_room_scheduler` (srt/managers/data_parallel_controller.py), unless the request names a rank.
+#[test]
+fn a_room_belongs_to_a_rank_of_the_prefill_worker() {
+    let transfers = Some(TransferSettings {
+        way: Way::Rooms(RoomSettings { ranks: 2, ..rooms() }),
+        ..settings(KvRole::Producer)
+    });
+    let overrides = vec!["engine.workers.prefill.parallelism.attention_data=2".to_owned()];
+    let prefill =
+        Server::start(Options { yaml: APART, transfers, overrides, no_delay: false, ..Options::default() });
+    let decode = decode_server();
+    let port = bootstrap_port(&prefill);
+    for (room, named, rank) in [(6, None, 0), (7, None, 1), (8, Some(1), 1)] {
+        let mut body = generate(port, room);
+        if let Some(named) = named {
+            body["routed_dp_rank"] = json!(named);
+        }
+        let first = begin(&prefill, "/generate", &body);
+        assert_eq!(decode.post("/generate", &generate(port, room)).status, 200);
+        let first = Answer::read(first).json();
+        assert_eq!(first["meta_info"]["dp_rank"], rank, "room {room}: {first}");
+    }
+}
+
 /// `usage` counts what the prefill worker had cached; a decode worker keeps no prefixes.
 #[test]
 fn cached_tokens_are_those_of_the_prefill_worker() {

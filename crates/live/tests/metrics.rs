@@ -9,10 +9,12 @@ use goldens::golden_lines;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use windtunnel_engine::{FinishReason, HandOffQueues, Nanos, RankStats};
 use windtunnel_live::metrics::{
-    CacheInfo, Choices, Kind, Listed, Registry, SglangInfo, VllmMetrics, sglang_registry, vllm_registry,
+    CacheInfo, Choices, Kind, Listed, Registry, SglangInfo, SglangMetrics, VllmMetrics, sglang_registry,
+    vllm_registry,
 };
-use windtunnel_live::observer::Observers;
+use windtunnel_live::observer::{EndReason, Ended, Observers, PassObserver, RequestTimes};
 use windtunnel_live::{Worker, WorkerOptions};
 
 #[derive(Debug, Deserialize, PartialEq)]
@@ -167,4 +169,50 @@ fn h8_h9_h16_values_tell_what_happened() {
     assert_eq!(of("vllm:iteration_tokens_total_count"), "6.0");
     assert_eq!(of("vllm:iteration_tokens_total_sum"), "54.0");
     assert_eq!(of("vllm:request_params_n_sum"), "2.0");
+}
+
+/// metrics_reporter.py sets the lengths of the queues; prefill.py and decode.py count the requests whose hand-off failed,
+/// before or during the transfer (0.5.23).
+#[test]
+fn sglang_tells_of_hand_offs() {
+    let info = SglangInfo {
+        model: "m".into(),
+        engine_type: "prefill",
+        ranks: 1,
+        page_size: 1,
+        pages: 100,
+        context_length: 4096,
+    };
+    let registry = sglang_registry(&info);
+    let mut metrics = SglangMetrics::new(registry.clone(), &info, 0);
+    let (worker, _) = common::worker(&deployment(FIXED, &[]), true);
+    let asked = request(&worker, 10, 4);
+    let hand_offs =
+        HandOffQueues { bootstrapping: 1, sending: 2, preallocating: 3, receiving: 4, retracted: 5 };
+    let stats = RankStats { hand_offs, ..RankStats::default() };
+    metrics.submitted(asked.info(), Nanos::ZERO, &stats);
+    let reason = EndReason::Finished(FinishReason::Error);
+    let computed = RequestTimes { first_token: Some(Nanos(5)), ..RequestTimes::default() };
+    let room = RequestTimes { loaded_tokens: 10, ..RequestTimes::default() };
+    for times in [RequestTimes::default(), computed, room] {
+        metrics.ended(&Ended { info: asked.info(), times: &times, reason, at: Nanos(9) }, &stats);
+    }
+    let text = registry.text();
+    let value = |name: &str| {
+        let line =
+            text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        assert!(line.contains("engine_type=\"prefill\""), "{line}");
+        line.rsplit_once(' ').expect("a value").1.to_owned()
+    };
+    let values = [
+        ("sglang:num_prefill_bootstrap_queue_reqs{", "1.0"),
+        ("sglang:num_prefill_inflight_queue_reqs{", "2.0"),
+        ("sglang:num_decode_prealloc_queue_reqs{", "3.0"),
+        ("sglang:num_decode_transfer_queue_reqs{", "4.0"),
+        ("sglang:num_bootstrap_failed_reqs_total{", "1.0"),
+        ("sglang:num_transfer_failed_reqs_total{", "2.0"),
+    ];
+    for (name, expected) in values {
+        assert_eq!(value(name), expected, "{name}");
+    }
 }

@@ -193,6 +193,16 @@ impl PassObserver for SglangMetrics {
 
     fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {
         self.stats(stats);
+        if ended.reason == EndReason::Finished(FinishReason::Error) {
+            // Its hand-off failed: while it was transferred, which begins when one side has computed it, or the other
+            // has made room; or before.
+            let began = ended.times.first_token.is_some() || ended.times.loaded_tokens > 0;
+            let failed = match began {
+                true => "sglang:num_transfer_failed_reqs",
+                false => "sglang:num_bootstrap_failed_reqs",
+            };
+            self.registry.lock().add(failed, &self.info.rank_labels(&self.rank), 1.0);
+        }
         self.end(ended);
     }
 

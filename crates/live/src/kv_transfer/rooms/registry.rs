@@ -308,3 +308,59 @@ async fn tell_rooms(State(registry): State<Registry>, body: Body) -> Response<Bo
     let ranks: Map<String, Value> = known.map(|(room, rank)| (room.to_string(), rank.into())).collect();
     json_response(StatusCode::OK, &ranks.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use tokio::sync::watch;
+
+    #[derive(Deserialize)]
+    struct Exchange {
+        method: String,
+        path: String,
+        body: Value,
+        status: u16,
+        answer: Value,
+    }
+
+    fn ask(port: u16, exchange: &Exchange) -> (u16, String) {
+        let body = if exchange.body.is_null() { String::new() } else { exchange.body.to_string() };
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (method, path, length) = (&exchange.method, &exchange.path, body.len());
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// `tools/wire/sglang_bootstrap.py` asked SGLang's own server.
+    #[test]
+    fn it_answers_as_sglangs_does() {
+        let golden = include_str!("../../../../../tests/wire/sglang_bootstrap.jsonl");
+        let exchanges: Vec<Exchange> =
+            golden.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(exchanges.len(), 26);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let _on_it = runtime.enter();
+        let listener = crate::http::server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (_stop, stopped) = watch::channel(false);
+        runtime.spawn(crate::http::server::serve_routes(listener, router(Registry::default()), stopped));
+        for exchange in &exchanges {
+            let (status, answer) = ask(port, exchange);
+            let answer = match &exchange.answer {
+                Value::String(_) => answer.into(),
+                _ => serde_json::from_str(&answer).unwrap(),
+            };
+            let asked = format!("{} {} {}", exchange.method, exchange.path, exchange.body);
+            assert_eq!((status, answer), (exchange.status, exchange.answer.clone()), "{asked}");
+        }
+    }
+}
