@@ -460,6 +460,17 @@ fn wrong_input_exits_with_2() {
     }
 }
 
+/// Times of SGLang's environment variables.
+#[test]
+fn a_time_that_is_none_exits_with_2() {
+    for variable in ["SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT"] {
+        let flags = ["mocker", "--engine", "sglang", "--disaggregation-mode", "decode"];
+        let done = windtunnel(flags).env(variable, "soon").output().unwrap();
+        assert_eq!(done.status.code(), Some(2), "{}", err(&done));
+        assert!(err(&done).contains(&format!("{variable}: got \"soon\"")), "{}", err(&done));
+    }
+}
+
 #[test]
 fn what_serve_cannot_do_exits_with_2() {
     let both = both_roles_of("sglang");

@@ -136,12 +136,9 @@ impl Rooms {
 
     /// A request of this worker waits in a room for somebody who has made room for its KV.
     pub(super) fn ask(&self, runtime: &Handle, room: &Room, back: Back, timeout: Duration) {
-        if room.server.is_none() {
-            return back.wanted();
-        }
-        let id = back.id;
-        if self.enter_request(room.number, back) {
-            runtime.spawn(self.clone().watch(room.number, id, timeout));
+        match room.server {
+            None => back.wanted(),
+            Some(_) => self.enter_request(runtime, room.number, back, timeout),
         }
     }
 

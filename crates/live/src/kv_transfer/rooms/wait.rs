@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
 use windtunnel_engine::RequestId;
 
 /// Who is in a room.
@@ -29,6 +31,21 @@ struct Waiting {
     wanted: bool,
     /// Its prompt is computed.
     computed: bool,
+    /// Who gives it up when nobody comes in time.
+    watch: Option<AbortHandle>,
+}
+
+impl Waiting {
+    /// It is wanted, or has gone.
+    fn end_watch(&mut self) {
+        self.watch.take().inspect(AbortHandle::abort);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.end_watch();
+    }
 }
 
 impl Occupants {
@@ -36,6 +53,7 @@ impl Occupants {
     fn begin(&mut self) {
         if let Some(request) = self.request.as_mut().filter(|request| self.ready && !request.wanted) {
             request.wanted = true;
+            request.end_watch();
             request.back.wanted();
         }
     }
@@ -46,22 +64,21 @@ impl Rooms {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// False if there is another one.
-    pub(super) fn enter_request(&self, room: u64, back: Back) -> bool {
+    /// A request waits for so long at most; or ends, if there is another one.
+    pub(super) fn enter_request(&self, runtime: &Handle, room: u64, back: Back, timeout: Duration) {
         let mut rooms = self.rooms();
         let occupants = rooms.entry(room).or_default();
         if occupants.request.is_some() {
             drop(rooms);
-            back.given_up(&format!("another request of this worker is in bootstrap_room {room}"));
-            return false;
+            return back.given_up(&format!("another request of this worker is in bootstrap_room {room}"));
         }
-        occupants.request = Some(Waiting { back, wanted: false, computed: false });
+        let watch = runtime.spawn(self.clone().watch(room, back.id, timeout)).abort_handle();
+        occupants.request = Some(Waiting { back, wanted: false, computed: false, watch: Some(watch) });
         occupants.begin();
-        true
     }
 
     /// Gives a request up for which nobody has made room in time.
-    pub(super) async fn watch(self, room: u64, id: RequestId, timeout: Duration) {
+    async fn watch(self, room: u64, id: RequestId, timeout: Duration) {
         tokio::time::sleep(timeout).await;
         let mut rooms = self.rooms();
         let waits = |waiting: &Waiting| waiting.back.id == id && !waiting.wanted;
