@@ -273,6 +273,11 @@ impl Back {
     /// There is no other side, or no longer; the operator is told why.
     fn given_up(&self, reason: &str) {
         eprintln!("warning: a request is given up: {reason}");
+        self.left();
+    }
+
+    /// The other side's client has gone, which is nothing that anybody has to look after.
+    fn left(&self) {
         self.tell(Command::GiveUp { lane: self.lane, id: self.id, at: self.clock.now() });
     }
 }

@@ -74,6 +74,8 @@ enum Said {
     Ready,
     /// It has read it.
     Release,
+    /// Its request has ended.
+    Leave,
 }
 
 /// What the side that computes the prompt answers.
@@ -82,7 +84,9 @@ enum Said {
 enum Told {
     /// The prompt is computed, which took so many nanoseconds.
     Computed { prompt_tokens: u32, cached_tokens: u32, computed_for: u64 },
-    /// It will not be.
+    /// It will not be: its request has ended.
+    Left,
+    /// It will not be, for another reason.
     Refused { reason: String },
 }
 

@@ -55,7 +55,7 @@ impl Rank {
     }
 
     /// Waits until the rank has made room, unless `other` comes before.
-    async fn room(&mut self, other: impl Future<Output = io::Error>) -> Result<io::Result<Step>, Gone> {
+    async fn room(&mut self, other: impl Future<Output = Failure>) -> Result<Result<Step, Failure>, Gone> {
         let mut other = pin!(other);
         loop {
             if let Some(step) = self.start {
@@ -73,36 +73,70 @@ impl Rank {
     }
 }
 
-/// Enters the room, waits for what the rank and the other side say, and reports the end of the transfer. Dropping the
-/// connection lets the other side know that the request has gone.
-pub(in crate::kv_transfer) async fn receive(meeting: Meeting, steps: UnboundedReceiver<Step>, back: Back) {
-    let mut rank = Rank { steps, start: None };
-    if let Ok(Err(error)) = meet(&meeting, &mut rank, &back).await {
-        back.given_up(&format!("KV of bootstrap_room {}: {error}", meeting.room.number));
+/// Why a request is given up here.
+enum Failure {
+    /// The other side's request has ended.
+    Left,
+    /// Something else.
+    Error(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Error(error)
     }
 }
 
-async fn meet(meeting: &Meeting, rank: &mut Rank, back: &Back) -> Result<io::Result<()>, Gone> {
-    let Some(server) = &meeting.room.server else {
-        let Ok(Step::Start { at, .. }) = rank.room(std::future::pending()).await? else { return Ok(Ok(())) };
-        back.load_ended(at.max(back.clock.now()), true, None);
-        return Ok(Ok(()));
+/// Enters the room, waits for what the rank and the other side say, and reports the end of the transfer.
+pub(in crate::kv_transfer) async fn receive(meeting: Meeting, steps: UnboundedReceiver<Step>, back: Back) {
+    let mut rank = Rank { steps, start: None };
+    let failed = match &meeting.room.server {
+        None => {
+            if let Ok(Ok(Step::Start { at, .. })) = rank.room(std::future::pending()).await {
+                back.load_ended(at.max(back.clock.now()), true, None);
+            }
+            return;
+        }
+        Some(server) => match rank.wait(meeting.enter(server)).await {
+            Ok(Ok(mut lines)) => match follow(&meeting, &mut rank, &back, &mut lines).await {
+                Ok(followed) => followed.err(),
+                Err(Gone) => {
+                    // Where that does not arrive, the other side finds the connection closed.
+                    let _ = lines.say(&Said::Leave).await;
+                    None
+                }
+            },
+            Ok(Err(error)) => Some(error.into()),
+            Err(Gone) => None,
+        },
     };
-    let mut lines = match rank.wait(meeting.enter(server)).await? {
-        Ok(lines) => lines,
-        Err(error) => return Ok(Err(error)),
-    };
-    let Step::Start { tokens, law, .. } = match rank.room(refusal(&mut lines)).await? {
+    match failed {
+        Some(Failure::Error(error)) => {
+            back.given_up(&format!("KV of bootstrap_room {}: {error}", meeting.room.number));
+        }
+        Some(Failure::Left) => back.left(),
+        None => {}
+    }
+}
+
+/// In the room.
+async fn follow(
+    meeting: &Meeting,
+    rank: &mut Rank,
+    back: &Back,
+    lines: &mut Lines,
+) -> Result<Result<(), Failure>, Gone> {
+    let Step::Start { tokens, law, .. } = match rank.room(refusal(lines)).await? {
         Ok(start) => start,
-        Err(error) => return Ok(Err(error)),
+        Err(failure) => return Ok(Err(failure)),
     };
-    let computed = match rank.wait(meeting.computed(&mut lines)).await? {
+    let computed = match rank.wait(meeting.computed(lines)).await? {
         Ok(computed) => computed,
-        Err(error) => return Ok(Err(error)),
+        Err(failure) => return Ok(Err(failure)),
     };
     let end = back.clock.now() + law.alone(tokens, computed.computed_for);
-    if let Err(error) = rank.wait(transfer(&mut lines, back, end)).await? {
-        return Ok(Err(error));
+    if let Err(failure) = rank.wait(transfer(lines, back, end)).await? {
+        return Ok(Err(failure));
     }
     back.load_ended(end, true, Some(computed.cached_tokens));
     // Where that does not arrive, the other side finds the connection closed.
@@ -111,7 +145,7 @@ async fn meet(meeting: &Meeting, rank: &mut Rank, back: &Back) -> Result<io::Res
 }
 
 /// The transfer takes its time, and fails when the other side goes meanwhile.
-async fn transfer(lines: &mut Lines, back: &Back, end: Nanos) -> io::Result<()> {
+async fn transfer(lines: &mut Lines, back: &Back, end: Nanos) -> Result<(), Failure> {
     let mut lost = pin!(refusal(lines));
     loop {
         let wait = back.clock.until(end);
@@ -126,12 +160,13 @@ async fn transfer(lines: &mut Lines, back: &Back, end: Nanos) -> io::Result<()> 
 }
 
 /// Waits until the other side says no, or goes. It says nothing else while all is well.
-async fn refusal(lines: &mut Lines) -> io::Error {
+async fn refusal(lines: &mut Lines) -> Failure {
     match lines.hear::<Told>().await {
-        Ok(Some(Told::Refused { reason })) => io::Error::other(reason),
-        Ok(Some(Told::Computed { .. })) => io::Error::other("the prefill worker is ahead of time"),
-        Ok(None) => io::Error::other("the prefill worker is gone"),
-        Err(error) => error,
+        Ok(Some(Told::Left)) => Failure::Left,
+        Ok(Some(Told::Refused { reason })) => io::Error::other(reason).into(),
+        Ok(Some(Told::Computed { .. })) => io::Error::other("the prefill worker is ahead of time").into(),
+        Ok(None) => io::Error::other("the prefill worker is gone").into(),
+        Err(error) => error.into(),
     }
 }
 
@@ -166,7 +201,7 @@ impl Meeting {
     }
 
     /// Says that there is room, and waits until the prompt is computed.
-    async fn computed(&self, lines: &mut Lines) -> io::Result<Computed> {
+    async fn computed(&self, lines: &mut Lines) -> Result<Computed, Failure> {
         lines.say(&Said::Ready).await?;
         let told = tokio::time::timeout(self.waiting_timeout, lines.hear()).await.map_err(|_| {
             let message = format!("its prompt is not computed in {:?}", self.waiting_timeout);
@@ -176,8 +211,9 @@ impl Meeting {
             Some(Told::Computed { prompt_tokens, cached_tokens, computed_for }) => {
                 Ok(Computed { prompt_tokens, cached_tokens, computed_for: Nanos(computed_for) })
             }
-            Some(Told::Refused { reason }) => Err(io::Error::other(reason)),
-            None => Err(io::Error::other("the prefill worker is gone")),
+            Some(Told::Left) => Err(Failure::Left),
+            Some(Told::Refused { reason }) => Err(io::Error::other(reason).into()),
+            None => Err(io::Error::other("the prefill worker is gone").into()),
         }
     }
 }

@@ -125,10 +125,8 @@ impl Rooms {
             return;
         };
         match self.attend(room, &mut lines, computed).await {
-            Ok(Leaves::Served) => self.end_peer(room, true),
-            // The request left, and the room with it.
-            Ok(Leaves::Refused) => {}
-            Err(_) => self.end_peer(room, false),
+            Ok(how) => self.end_peer(room, how),
+            Err(_) => self.end_peer(room, Leaves::Lost),
         }
     }
 
@@ -160,6 +158,7 @@ impl Rooms {
                         }
                     }
                     Some(Said::Release) => return Ok(Leaves::Served),
+                    Some(Said::Leave) => return Ok(Leaves::Unserved),
                     Some(Said::Enter { .. }) | None => return Err(io::Error::other("it is gone")),
                 },
                 told = computed.recv() => match told {
@@ -167,10 +166,10 @@ impl Rooms {
                         let computed_for = computed_for.0;
                         lines.say(&Told::Computed { prompt_tokens, cached_tokens, computed_for }).await?;
                     }
+                    // The request left, and the room with it.
                     None => {
-                        let reason = "its prompt is not computed: the request has gone".to_owned();
-                        lines.say(&Told::Refused { reason }).await?;
-                        return Ok(Leaves::Refused);
+                        lines.say(&Told::Left).await?;
+                        return Ok(Leaves::Unserved);
                     }
                 },
             }
@@ -178,7 +177,7 @@ impl Rooms {
     }
 
     /// The other side has gone, with the KV or without.
-    fn end_peer(&self, room: u64, served: bool) {
+    fn end_peer(&self, room: u64, how: Leaves) {
         let mut rooms = self.rooms();
         let Some(occupants) = rooms.get_mut(&room) else { return };
         occupants.peer = None;
@@ -190,19 +189,23 @@ impl Rooms {
         let request = rooms.remove(&room).and_then(|occupants| occupants.request);
         drop(rooms);
         match request {
-            Some(request) if served && request.computed => request.back.send_ended(),
+            Some(request) if how == Leaves::Served && request.computed => request.back.send_ended(),
+            Some(request) if how == Leaves::Unserved => request.back.left(),
             Some(request) => request.back.given_up(&gone(room)),
             None => {}
         }
     }
 }
 
-/// How somebody leaves a room in order.
+/// How somebody leaves a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
     /// It has read the KV.
     Served,
-    /// It was told that there will be none.
-    Refused,
+    /// One of the two requests has ended.
+    Unserved,
+    /// It is not known why.
+    Lost,
 }
 
 fn gone(room: u64) -> String {
