@@ -303,6 +303,21 @@ fn what_says_no_room_or_a_wrong_one_is_refused() {
     }
     let chat = json!({"model": "m", "prompt": "one"});
     assert_eq!(decode.post("/v1/completions", &chat).status, 400);
+    // Headers say the same, and win (srt/entrypoints/request_headers.py).
+    let header = |name: &str, value: &str| format!("x-override-bootstrap-{name}: {value}\r\n");
+    let wrong = decode.post_with("/generate", &header("room", "x"), &generate(1, 1));
+    assert_eq!(wrong.status, 400, "{}", wrong.body);
+    let prefill = prefill_server();
+    let mut body = generate(bootstrap_port(&prefill), 1);
+    body["bootstrap_room"] = Value::Null;
+    body["bootstrap_host"] = json!("nowhere.invalid");
+    let headers = header("room", "12") + &header("host", "127.0.0.1");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| prefill.post("/generate", &generate(bootstrap_port(&prefill), 12)));
+        let second = decode.post_with("/generate", &headers, &body);
+        assert_eq!(second.status, 200, "{}", second.body);
+        assert_eq!(first.join().expect("no panic").status, 200);
+    });
 }
 
 #[test]
