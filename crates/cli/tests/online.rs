@@ -94,7 +94,9 @@ fn prefill_and_decode_apart_give_the_report_of_virtual_time() {
     let ranks = "engine.workers.decode.parallelism={replicas: 1, attention_data: 2}";
     let round = "router={policy: round_robin}";
     let loads = "router={policy: least_requests, decode_policy: least_kv}";
-    let cases: [&[&str]; 7] = [
+    let cases: [&[&str]; 8] = [
+        // Interfaces are shared.
+        &[],
         &[transfer],
         &[transfer, round],
         &[at_once, closed],
@@ -146,7 +148,9 @@ fn what_cannot_be_online_is_refused() {
         assert_eq!(done.status.code(), Some(2), "{arguments:?}: {}", err(&done));
         assert!(err(&done).contains(message), "{arguments:?}: {}", err(&done));
     }
-    let shared = windtunnel(["predict", "examples/disaggregated.yaml", "--online"]).output().unwrap();
-    assert_eq!(shared.status.code(), Some(2), "{}", err(&shared));
-    assert!(err(&shared).contains("engine.kv_transfer.links: got \"fair_share\""), "{}", err(&shared));
+    let set = "engine.semantics=aisimulate_0_13";
+    let apart = ["predict", "examples/disaggregated.yaml", "--online", "--set", set];
+    let apart = windtunnel(apart).output().unwrap();
+    assert_eq!(apart.status.code(), Some(2), "{}", err(&apart));
+    assert!(err(&apart).contains("engine.semantics: with --online"), "{}", err(&apart));
 }

@@ -10,6 +10,7 @@ mod engine_names;
 mod error;
 mod experiment;
 mod fleet;
+mod links;
 mod overrides;
 mod profile_file;
 mod refused;
@@ -27,6 +28,7 @@ pub use fleet::{
     Crash, CrashRate, DynamoPlanner, Faults, Hpa, KvEventLoss, PlannerPolicy, PlannerTarget, Scaling,
     ScalingMetric, Slow,
 };
+pub use links::{Cargo, Links, TransferId};
 pub use resolve::NO_CONTEXT_LIMIT;
 pub use table_file::TableFile;
 

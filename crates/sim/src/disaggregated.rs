@@ -9,7 +9,6 @@ use crate::agenda::Agenda;
 use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes, Move};
 use crate::lane::Sending;
-use crate::links::{Cargo, Links, TransferId};
 use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
@@ -17,7 +16,9 @@ use crate::reporting::{outside_of_profile, report_apart};
 use crate::routing::Routing;
 use crate::run::refusal;
 use std::collections::HashMap;
-use windtunnel_config::{ChargedTokens, Deployment, Experiment, Pace, Prefill, Semantics, Workload};
+use windtunnel_config::{
+    Cargo, ChargedTokens, Deployment, Experiment, Links, Pace, Prefill, Semantics, TransferId, Workload,
+};
 use windtunnel_engine::{HandOff, KvLoad, Nanos, RankConfig, Rejection, RequestId, Slot};
 use windtunnel_report::{Report, RequestRecord, Role, Routing as KnownOverlap};
 use windtunnel_router::{Choice, Policy, RoundRobin};

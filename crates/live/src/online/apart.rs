@@ -11,9 +11,8 @@ use crate::kv_transfer::{Computed, KvMove};
 use crate::observer::{RequestInfo, Routed};
 use crate::recorder::{Prefilled, PromptRecord};
 use crate::submission::Submission;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-use windtunnel_config::{ChargedTokens, Experiment, KvTransfer, LinkSharing, Pace, Prefill, Semantics};
+use std::collections::HashMap;
+use windtunnel_config::{Cargo, ChargedTokens, Experiment, Links, Pace, Prefill, Semantics, TransferId};
 use windtunnel_engine::{HandOff, KvLoad, Nanos, RankConfig, RequestId};
 use windtunnel_report::{Refusal, Role};
 use windtunnel_router::{RoutingRecord, Verdict};
@@ -39,7 +38,8 @@ type Room = (Place, KvLoad);
 pub(super) struct Apart<'a> {
     prefill: Side<'a>,
     decode: Side<'a>,
-    law: KvTransfer,
+    charged: ChargedTokens,
+    links: Links,
     order: Order,
     /// Requests at prefill workers, as they are submitted to a decode worker then.
     coming: HashMap<RequestId, Arrival>,
@@ -49,10 +49,8 @@ pub(super) struct Apart<'a> {
     asking: HashMap<RequestId, Place>,
     rooms: HashMap<RequestId, Room>,
     held: HashMap<RequestId, Held>,
-    /// Transfers by their ends, in order of start where these are the same.
-    ends: BinaryHeap<Reverse<(Nanos, u64)>>,
-    transfers: HashMap<u64, (RequestId, Place)>,
-    started: u64,
+    /// Who waits for the end of a transfer.
+    waiting: HashMap<TransferId, (RequestId, Place)>,
     prefilled: Prefilled,
     pacer: Pacer<'a>,
     /// The instant of the last arrival.
@@ -71,16 +69,13 @@ impl<'a> Apart<'a> {
                 "engine.semantics: with --online, workers apart for prefill and decode have native ones only";
             return Err(LiveError::Settings(message.into()));
         }
-        if matches!(prefill.transfer.sharing, LinkSharing::FairShare { .. }) {
-            let message =
-                "engine.kv_transfer.links: got \"fair_share\"; with --online allowed is per_request";
-            return Err(LiveError::Settings(message.into()));
-        }
+        let workers = [&prefill.deployment, deployment].map(|side| side.replicas.get() as usize);
         let prefilled = Prefilled::default();
         Ok(Apart {
             prefill: Side::new(&prefill.deployment, options.collector, Role::Prefill, &prefilled)?,
             decode: Side::new(deployment, options.collector, Role::Decode, &prefilled)?,
-            law: prefill.transfer,
+            charged: prefill.transfer.charged,
+            links: Links::new(prefill.transfer, workers[0], workers[1]),
             order: match deployment.engine {
                 RankConfig::Sglang(_) => Order::RoomFirst,
                 RankConfig::Vllm(_) | RankConfig::Trtllm(_) => Order::PromptFirst,
@@ -90,9 +85,7 @@ impl<'a> Apart<'a> {
             asking: HashMap::new(),
             rooms: HashMap::new(),
             held: HashMap::new(),
-            ends: BinaryHeap::new(),
-            transfers: HashMap::new(),
-            started: 0,
+            waiting: HashMap::new(),
             prefilled,
             pacer: Pacer::new(options),
             now: Nanos::ZERO,
@@ -110,9 +103,8 @@ impl<'a> Apart<'a> {
             let arrival = next.as_ref().map_or(Nanos::NEVER, |arrival| arrival.at);
             // Seats that are free are given on at once.
             let free = if source_left && self.unfinished() < seats { self.now } else { Nanos::NEVER };
-            let link = self.ends.peek().map_or(Nanos::NEVER, |Reverse((end, _))| *end);
             let due = self.prefill.next_instant().min(self.decode.next_instant());
-            let instant = arrival.min(due).min(link).min(free);
+            let instant = arrival.min(due).min(self.links.next_end()).min(free);
             if instant == Nanos::NEVER {
                 break;
             }
@@ -179,11 +171,10 @@ impl<'a> Apart<'a> {
 
     /// Transfers that end, and those that this lets begin, as far as they take no time.
     fn transfers(&mut self, now: Nanos) {
-        while let Some(&Reverse((end, transfer))) = self.ends.peek()
-            && end <= now
+        while self.links.next_end() <= now
+            && let Some(ended) = self.links.take_ended(now)
         {
-            self.ends.pop();
-            let Some((id, (group, lane))) = self.transfers.remove(&transfer) else { continue };
+            let Some((id, (group, lane))) = self.waiting.remove(&ended) else { continue };
             self.decode.groups[group].load_ended(lane, id, (true, None), now);
             self.release(id, now);
             self.hear_decode(group, now);
@@ -248,14 +239,18 @@ impl<'a> Apart<'a> {
     /// A decode worker loads a request's KV.
     fn load(&mut self, id: RequestId, (place, load): Room, now: Nanos) {
         let Some(held) = self.held.get(&id) else { return };
-        let tokens = match self.law.charged {
+        let tokens = match self.charged {
             ChargedTokens::FullPrompt => held.computed.prompt_tokens,
             ChargedTokens::DestinationMissing => load.blocks * self.decode.deployment.engine.block_size(),
         };
-        let end = now + self.law.alone(tokens, held.computed.computed_for);
-        self.ends.push(Reverse((end, self.started)));
-        self.transfers.insert(self.started, (id, place));
-        self.started += 1;
+        let cargo = Cargo {
+            from: self.prefill.worker_of(held.place.0) as usize,
+            to: self.decode.worker_of(place.0) as usize,
+            tokens,
+            computed_for: held.computed.computed_for,
+        };
+        let transfer = self.links.start(cargo, now);
+        self.waiting.insert(transfer, (id, place));
     }
 
     /// The prefill worker lets go of a request's blocks.

@@ -1,26 +1,27 @@
-//! Transfers of KV between workers in virtual time: when each of them ends.
+//! Transfers of KV between workers in logical time: when each of them ends, by the law of their configuration.
 //!
 //! A transfer has a link of its own, or shares the network interfaces of the two workers with the others that use
 //! them. What is moved, and what follows from its end, is not known here.
 
+use crate::experiment::{KvTransfer, LinkSharing};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use windtunnel_config::{KvTransfer, LinkSharing};
 use windtunnel_engine::Nanos;
 
 /// A transfer under way, by its number in order of start.
-pub(crate) type TransferId = usize;
+pub type TransferId = usize;
 
 /// What is moved, from one worker to another.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cargo {
+pub struct Cargo {
     /// The worker that is read from.
-    pub(crate) from: usize,
+    pub from: usize,
     /// The worker that reads.
-    pub(crate) to: usize,
-    pub(crate) tokens: u32,
+    pub to: usize,
+    /// Tokens whose KV is moved.
+    pub tokens: u32,
     /// How long the computation took that the transfer may overlap with, layer by layer.
-    pub(crate) computed_for: Nanos,
+    pub computed_for: Nanos,
 }
 
 /// One that shares interfaces.
@@ -36,7 +37,7 @@ struct Sharer {
 }
 
 /// All transfers of a run.
-pub(crate) struct Links {
+pub struct Links {
     transfer: KvTransfer,
     started: TransferId,
     /// Ends that are certain.
@@ -50,7 +51,8 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(transfer: KvTransfer, prefill_workers: usize, decode_workers: usize) -> Links {
+    /// None under way, between so many workers.
+    pub fn new(transfer: KvTransfer, prefill_workers: usize, decode_workers: usize) -> Links {
         Links {
             transfer,
             started: 0,
@@ -62,7 +64,7 @@ impl Links {
     }
 
     /// A transfer starts at `now`. Transfers that are told to end by then must have been taken.
-    pub(crate) fn start(&mut self, cargo: Cargo, now: Nanos) -> TransferId {
+    pub fn start(&mut self, cargo: Cargo, now: Nanos) -> TransferId {
         let id = self.started;
         self.started += 1;
         match self.transfer.sharing {
@@ -83,14 +85,14 @@ impl Links {
     }
 
     /// When the next one ends.
-    pub(crate) fn next_end(&self) -> Nanos {
+    pub fn next_end(&self) -> Nanos {
         let certain = self.ends.peek().map_or(Nanos::NEVER, |Reverse((end, _))| *end);
         let shared = self.sharers.iter().map(|sharer| self.counted + time_for(sharer)).min();
         certain.min(shared.unwrap_or(Nanos::NEVER))
     }
 
     /// Takes one that has ended by `now`, the instant told.
-    pub(crate) fn take_ended(&mut self, now: Nanos) -> Option<TransferId> {
+    pub fn take_ended(&mut self, now: Nanos) -> Option<TransferId> {
         if self.ends.peek().is_some_and(|Reverse((end, _))| *end <= now) {
             return self.ends.pop().map(|Reverse((_, id))| id);
         }
