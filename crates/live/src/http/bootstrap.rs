@@ -14,7 +14,7 @@ const DEFAULT_PORT: u16 = 8998;
 
 /// The fields as they came: one value, or a list of one for each prompt.
 #[derive(Clone, Copy, Debug)]
-pub struct Rooms<'a> {
+pub struct RoomFields<'a> {
     /// `bootstrap_host`.
     pub host: Option<&'a Value>,
     /// `bootstrap_port`.
@@ -72,7 +72,7 @@ pub fn rank(app: &App, remote: &Remote) -> Option<u32> {
 /// A room is missing, or what is said has not the right form.
 pub fn asked(
     app: &App,
-    rooms: &Rooms<'_>,
+    rooms: &RoomFields<'_>,
     headers: &HeaderMap,
     (choices, prompts): (u32, usize),
 ) -> Result<Vec<Remote>, ApiError> {

@@ -2,7 +2,7 @@
 
 use super::app::App;
 use super::body;
-use super::bootstrap::{self, Rooms};
+use super::bootstrap::{self, RoomFields};
 use super::error::{ApiError, json_response};
 use super::generation::{Ask, Choice, Generation, News};
 use super::openai::{OneOrMany, OpenAiRequest, Prompt, completion_prompts, session};
@@ -177,7 +177,7 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         None => app.name(),
     };
     let prompts = completion_prompts(app, &request)?;
-    let rooms = Rooms {
+    let rooms = RoomFields {
         host: asked.bootstrap_host.as_ref(),
         port: asked.bootstrap_port.as_ref(),
         room: asked.bootstrap_room.as_ref(),

@@ -33,7 +33,7 @@ struct Held {
 }
 
 /// Room on the decode side, and what is loaded into it.
-type Room = (Place, KvLoad);
+type Space = (Place, KvLoad);
 
 pub(super) struct Apart<'a> {
     prefill: Side<'a>,
@@ -47,7 +47,7 @@ pub(super) struct Apart<'a> {
     routed: HashMap<RequestId, Routed>,
     /// Requests that a prefill worker has, and for which there is no room yet on the decode side.
     asking: HashMap<RequestId, Place>,
-    rooms: HashMap<RequestId, Room>,
+    rooms: HashMap<RequestId, Space>,
     held: HashMap<RequestId, Held>,
     /// Who waits for the end of a transfer.
     waiting: HashMap<TransferId, (RequestId, Place)>,
@@ -237,7 +237,7 @@ impl<'a> Apart<'a> {
     }
 
     /// A decode worker loads a request's KV.
-    fn load(&mut self, id: RequestId, (place, load): Room, now: Nanos) {
+    fn load(&mut self, id: RequestId, (place, load): Space, now: Nanos) {
         let Some(held) = self.held.get(&id) else { return };
         let tokens = match self.charged {
             ChargedTokens::FullPrompt => held.computed.prompt_tokens,

@@ -4,7 +4,7 @@ use super::Endpoint;
 use super::request::{ChatMessage, Content, OneOrMany, OpenAiRequest, Prompt};
 use super::{logprobs, tools};
 use crate::http::app::App;
-use crate::http::bootstrap::{self, Rooms};
+use crate::http::bootstrap::{self, RoomFields};
 use crate::http::disaggregated::{self, Part};
 use crate::http::error::{ApiError, Dialect};
 use crate::http::generation::{Ask, PromptTokens};
@@ -96,7 +96,7 @@ fn remotes(
     (choices, prompts): (u32, usize),
     part: &Part,
 ) -> Result<Vec<Remote>, ApiError> {
-    let rooms = Rooms {
+    let rooms = RoomFields {
         host: request.bootstrap_host.as_ref(),
         port: request.bootstrap_port.as_ref(),
         room: request.bootstrap_room.as_ref(),
