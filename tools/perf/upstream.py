@@ -3,6 +3,7 @@
 
     python3 -m venv venv && venv/bin/pip install aiconfigurator-core==0.12.0
     venv/bin/python tools/perf/upstream.py > crates/perf/tests/upstream.jsonl
+    venv/bin/python tools/perf/upstream.py --sparse > crates/perf/tests/upstream_sparse.jsonl
 
 Each line is a deployment with its prefill and decode passes: batch, tokens (of decodes: context), tokens in
 the cache before them, milliseconds. The package is Apache-2.0; only its answers are kept.
@@ -41,6 +42,13 @@ CASES = [
     ("deepseek-ai/DeepSeek-V3", "h200_sxm", "sglang", "0.5.14", (8, 1, 1, 8), ("fp8_block", "fp8_block", "bfloat16", "bfloat16")),
     ("deepseek-ai/DeepSeek-V3", "b200_sxm", "sglang", "0.5.14", (8, 1, 8, 1), ("fp8_block", "fp8_block", "fp8", "bfloat16")),
 ]
+# Models with sparse attention.
+SPARSE = [
+    ("zai-org/GLM-5-FP8", "h200_sxm", "sglang", "0.5.14", (8, 1, 8, 1), ("fp8_block", "fp8_block", "bfloat16", "bfloat16")),
+    ("zai-org/GLM-5-FP8", "b200_sxm", "sglang", "0.5.14", (8, 1, 8, 1), ("fp8_block", "fp8_block", "fp8", "bfloat16")),
+    ("deepseek-ai/DeepSeek-V3.2", "h200_sxm", "vllm", "0.24.0", (8, 1, 8, 1), ("fp8_block", "fp8_block", "bfloat16", "bfloat16")),
+    ("deepseek-ai/DeepSeek-V3.2", "b200_sxm", "trtllm", "1.3.0rc20", (8, 1, 1, 8), ("fp8_block", "fp8_block", "fp8", "bfloat16")),
+]
 PREFILLS = [(1, 512, 0), (1, 2048, 0), (4, 2048, 0), (1, 8192, 0), (1, 2048, 6144)]
 DECODES = [(1, 512), (8, 1024), (32, 2048), (64, 4096), (256, 2048)]
 
@@ -48,8 +56,10 @@ DECODES = [(1, 512), (8, 1024), (32, 2048), (64, 4096), (256, 2048)]
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--operations", action="store_true", help="also the time of each operation of one pass")
+    parser.add_argument("--sparse", action="store_true", help="the models with sparse attention")
     arguments = parser.parse_args()
-    for model, system, backend, version, (tp, dp, moe_tp, moe_ep), (gemm, moe, kv, fmha) in CASES:
+    cases = SPARSE if arguments.sparse else CASES
+    for model, system, backend, version, (tp, dp, moe_tp, moe_ep), (gemm, moe, kv, fmha) in cases:
         try:
             engine = AicEngine.from_spec(
                 compile_engine(

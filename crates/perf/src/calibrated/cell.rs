@@ -35,6 +35,8 @@ pub struct Architecture {
     pub vocabulary: u32,
     /// The attention.
     pub attention: AttentionKind,
+    /// Its latent attention looks at some tokens only.
+    pub sparse: Option<SparseLayers>,
     /// Layers that keep the last tokens of a sequence only, and how many tokens.
     pub window: Option<(u32, u32)>,
     /// Layers with a state of fixed size in place of attention.
@@ -61,7 +63,7 @@ pub enum AttentionKind {
         /// Queries and keys are normed.
         norms: bool,
     },
-    /// Latent, with the sizes of DeepSeek-V3: no others were measured.
+    /// Latent, with the sizes of DeepSeek-V3 where it is not sparse: no others were measured.
     Mla {
         /// Heads.
         heads: u32,
@@ -70,6 +72,17 @@ pub enum AttentionKind {
         /// Width of the latent.
         kv_rank: u32,
     },
+}
+
+/// Sparse attention: an indexer chooses the tokens that a layer looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SparseLayers {
+    /// The architecture, by the name that measurements have for it; it stands for all sizes.
+    pub model: &'static str,
+    /// Layers that choose; the others take over what the one before them chose.
+    pub choosing: u32,
+    /// Tokens that are looked at, at most.
+    pub top: u32,
 }
 
 /// Layers with a gated delta rule.

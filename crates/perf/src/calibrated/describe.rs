@@ -1,7 +1,7 @@
 //! From a model's description to what is timed: its layers, and the names that measurements have for its
 //! types of numbers.
 
-use super::cell::{Architecture, AttentionKind, ExpertLayers, LinearLayers, Types};
+use super::cell::{Architecture, AttentionKind, ExpertLayers, LinearLayers, SparseLayers, Types};
 use super::{Engine, Uncovered};
 use crate::models::{Attention, Dtype, ModelDescription, Part, WeightFormat};
 
@@ -9,12 +9,23 @@ impl Architecture {
     /// Of a description.
     ///
     /// # Errors
-    /// Layers whose operations nobody measured in a form that is used here: sparse attention.
+    /// Layers whose operations nobody measured: other sizes of latent attention, other sparse ones.
     pub fn of(model: &ModelDescription) -> Result<Architecture, Uncovered> {
-        if model.indexer.is_some() {
-            let nearest = "models without an indexer".to_owned();
-            return Err(Uncovered { operation: "sparse attention", cell: model.name.clone(), nearest });
-        }
+        let sparse = match model.indexer {
+            None => None,
+            Some(indexer) => {
+                match ["deepseek_v32", "glm_moe_dsa"].into_iter().find(|kind| model.model_type == *kind) {
+                    Some(kind) => {
+                        Some(SparseLayers { model: kind, choosing: indexer.layers, top: indexer.top_k })
+                    }
+                    None => {
+                        let nearest = "deepseek_v32, glm_moe_dsa".to_owned();
+                        let cell = format!("{} ({})", model.name, model.model_type);
+                        return Err(Uncovered { operation: "sparse attention", cell, nearest });
+                    }
+                }
+            }
+        };
         let attention = match model.attention {
             Attention::Gqa { heads, kv_heads, head_dim, output_gate } => AttentionKind::Gqa {
                 heads,
@@ -31,7 +42,9 @@ impl Architecture {
                 qk_rope_head_dim,
                 v_head_dim,
             } => {
-                if (qk_nope_head_dim, qk_rope_head_dim, v_head_dim, kv_lora_rank) != (128, 64, 128, 512) {
+                if sparse.is_none()
+                    && (qk_nope_head_dim, qk_rope_head_dim, v_head_dim, kv_lora_rank) != (128, 64, 128, 512)
+                {
                     let cell =
                         format!("{qk_nope_head_dim}+{qk_rope_head_dim} and {v_head_dim} numbers of a head");
                     let nearest = "128+64 and 128".to_owned();
@@ -56,6 +69,7 @@ impl Architecture {
             hidden: model.hidden_size,
             vocabulary: model.vocab_size,
             attention,
+            sparse,
             window: model.window.map(|window| (window.layers, window.tokens)),
             linear: model.linear_attention.map(|linear| LinearLayers {
                 layers: linear.layers,

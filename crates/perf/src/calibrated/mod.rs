@@ -18,9 +18,10 @@ mod pass;
 mod peak;
 mod product;
 mod sources;
+mod sparse;
 mod surface;
 
-pub use cell::{Architecture, AttentionKind, Cell, Engine, ExpertLayers, LinearLayers, Types};
+pub use cell::{Architecture, AttentionKind, Cell, Engine, ExpertLayers, LinearLayers, SparseLayers, Types};
 pub use pass::{Constants, Draft, PassModel};
 pub use sources::{How, OpenError, Sources, Use};
 

@@ -5,6 +5,7 @@ use super::curve::Line;
 use super::layers::{early_launch, latent_projections, layers};
 use super::peak::Reach;
 use super::sources::{Sources, Use};
+use super::sparse::{Chunks, sparse};
 use super::surface::Surface;
 use super::{Engine, Uncovered};
 use crate::packs::Gpu;
@@ -60,7 +61,7 @@ struct Context {
 }
 
 /// How the time of a chunk follows from that of a whole prompt.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum ContextLaw {
     /// In the share of the pairs of tokens that the chunk computes.
     Pairs,
@@ -68,6 +69,8 @@ enum ContextLaw {
     Added(f64),
     /// As a prompt of the chunk's length: nothing is looked back at.
     Alone,
+    /// As chunks behind other tokens were measured.
+    Behind(Box<Chunks>),
 }
 
 /// How long a pass takes, in one deployment.
@@ -267,9 +270,16 @@ impl PassModel {
         let mut inside = true;
         let mut us = 0.0;
         for context in &self.context {
+            if let ContextLaw::Behind(chunks) = &context.law
+                && let Some(behind) = chunks.us(count, new, before)
+            {
+                us += behind;
+                inside &= chunks.covers(count, new);
+                continue;
+            }
             let length = match context.law {
                 ContextLaw::Pairs => new + before,
-                ContextLaw::Added(_) | ContextLaw::Alone => new,
+                ContextLaw::Added(_) | ContextLaw::Alone | ContextLaw::Behind(_) => new,
             };
             let whole = context.surface.at(count, length) / count;
             us += match context.law {
@@ -281,7 +291,7 @@ impl PassModel {
                     whole * (1.0 - pairs(before) / pairs(length))
                 }
                 ContextLaw::Added(per_pair) => whole + per_pair * new * before,
-                ContextLaw::Pairs | ContextLaw::Alone => whole,
+                ContextLaw::Pairs | ContextLaw::Alone | ContextLaw::Behind(_) => whole,
             };
             inside &= context.surface.covers(count, length);
         }
@@ -461,6 +471,15 @@ const PREFILL: &str = "latent attention, prefill";
 const DECODE: &str = "latent attention, decode";
 
 fn latent(sources: &Sources, cell: &Cell, heads: u32) -> Result<Latent, Uncovered> {
+    if let Some(layers) = cell.model.sparse {
+        let found = sparse(sources, cell, layers, heads)?;
+        let law = match found.chunks {
+            Some(chunks) => ContextLaw::Behind(Box::new(chunks)),
+            None => ContextLaw::Added(found.pair_us),
+        };
+        let context = Context { surface: found.prompts, window: None, law };
+        return Ok(Latent { context, generation: found.generation, kernels_only: false });
+    }
     let (kv, gemm) = (cell.types.kv.as_str(), cell.types.attention_gemm.as_str());
     let layers = f64::from(cell.model.layers);
     let (kv_bytes, _) = bytes_and_bits(kv);
@@ -522,7 +541,7 @@ fn latent(sources: &Sources, cell: &Cell, heads: u32) -> Result<Latent, Uncovere
 
 /// Microseconds of a pair of tokens in a module whose other parts go by tokens: from the curvature between
 /// two long prompts.
-fn pair_us(surface: &Surface) -> f64 {
+pub(super) fn pair_us(surface: &Surface) -> f64 {
     const LONG: f64 = 16_384.0;
     let bent = surface.at(1.0, LONG) - 2.0 * surface.at(1.0, LONG / 2.0);
     // t = a + b·L + c·L²/2 has t(L) − 2·t(L/2) = c·L²/4 − a; each token of the chunk pairs with all before it.

@@ -93,6 +93,16 @@ fn of_trtllm(point: &Point, share: u32, usual: Settings) -> Settings {
 }
 
 fn of_sglang(point: &Point, usual: Settings) -> Settings {
+    if point.model.contains("GLM-5") {
+        // --mem-fraction-static 0.85, and of the newer generation --kv-cache-dtype fp8_e4m3 --max-running-requests $CONC
+        // --chunked-prefill-size 32768 --max-prefill-tokens 32768; of the older one nothing else
+        let usual = Settings { memory_fraction: Some(0.85), ..usual };
+        if !point.is_blackwell() {
+            return usual;
+        }
+        let scheduler = ", max_prefill_tokens: 32768, chunked_prefill_size: 32768".into();
+        return Settings { seats: point.concurrency, scheduler, fp8_kv: true, ..usual };
+    }
     // --chunked-prefill-size 32768 --max-prefill-tokens 32768 --mem-fraction-static 0.82, and on eight accelerators
     // of the newer generation --scheduler-recv-interval
     let waits = match (point.is_blackwell(), point.concurrency >= 16) {

@@ -140,6 +140,51 @@ pub(super) const SPECS: &[Spec] = &[
         place: |c, row| Some((module(c, row)?, c.number("isl", row)? + c.number("step", row)?)),
     },
     Spec {
+        name: "sparse_context_module",
+        family: "sparse_attention",
+        file: "dsa_context_module_perf",
+        keys: SPARSE_KEYS,
+        axis: "tokens",
+        columns: SPARSE,
+        kernel_fields: None,
+        unit: 1e3,
+        place: |c, row| {
+            if c.number("step", row).unwrap_or(0) > 0 {
+                return None;
+            }
+            Some((sparse(c, row)?, c.number("isl", row)?))
+        },
+    },
+    Spec {
+        // Chunks behind so many tokens: enough for what a chunk costs and how that grows with what lies before it.
+        name: "sparse_chunk_module",
+        family: "sparse_attention",
+        file: "dsa_context_module_perf",
+        keys: "model,part,before,kv_dtype,gemm_dtype,heads,batch",
+        axis: "tokens",
+        columns: SPARSE,
+        kernel_fields: None,
+        unit: 1e3,
+        place: |c, row| {
+            let before = c.number("step", row).filter(|before| [16_384, 65_536].contains(before))?;
+            let key = sparse(c, row)?;
+            let (model, rest) = key.split_once(',')?;
+            let (part, rest) = rest.split_once(',')?;
+            Some((format!("{model},{part},{before},{rest}"), c.number("isl", row)?))
+        },
+    },
+    Spec {
+        name: "sparse_generation_module",
+        family: "sparse_attention",
+        file: "dsa_generation_module_perf",
+        keys: SPARSE_KEYS,
+        axis: "context",
+        columns: SPARSE,
+        kernel_fields: None,
+        unit: 1e3,
+        place: |c, row| Some((sparse(c, row)?, c.number("isl", row)? + c.number("step", row)?)),
+    },
+    Spec {
         name: "context_mla",
         family: "mla",
         file: "context_mla_perf",
@@ -292,6 +337,25 @@ const MOE: &[&str] = &[
 
 const MODULE: &[&str] =
     &["mla_dtype", "kv_cache_dtype", "gemm_type", "num_heads", "batch_size", "isl", "step"];
+
+const SPARSE_KEYS: &str = "model,part,kv_dtype,gemm_dtype,heads,batch";
+
+const SPARSE: &[&str] =
+    &["op_name", "architecture", "kv_cache_dtype", "gemm_type", "num_heads", "batch_size", "isl", "step"];
+
+/// Sparse attention: the sizes are those of the model's architecture; layers that take over what the layer before them
+/// chose were measured apart.
+fn sparse(c: &Columns, row: usize) -> Option<String> {
+    let model = match c.text("architecture", row)? {
+        "DeepseekV32ForCausalLM" => "deepseek_v32",
+        "GlmMoeDsaForCausalLM" => "glm_moe_dsa",
+        _ => return None,
+    };
+    let part = if c.text("op_name", row)?.ends_with("_skip_indexer") { "skips" } else { "chooses" };
+    let (kv_dtype, gemm) = (c.text("kv_cache_dtype", row)?, c.text("gemm_type", row)?);
+    let (heads, batch) = (c.number("num_heads", row)?, c.number("batch_size", row)?);
+    Some(format!("{model},{part},{kv_dtype},{gemm},{heads},{batch}"))
+}
 
 fn grouped(c: &Columns, row: usize) -> Option<String> {
     let (kv_dtype, dim) = (c.text("kv_cache_dtype", row)?, c.number("head_dim", row)?);
