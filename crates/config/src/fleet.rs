@@ -73,6 +73,26 @@ pub struct DynamoPlanner {
     pub load_interval: Option<Nanos>,
     /// The part of a bound that may be used with one worker less.
     pub sensitivity: f64,
+    /// How the demand of the next interval is foretold.
+    pub predictor: LoadPredictor,
+}
+
+/// How demand is foretold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LoadPredictor {
+    /// It will be as it was.
+    Constant,
+    /// By a Kalman filter of level and trend.
+    Kalman {
+        /// Variance by which the level changes in an interval.
+        level: f64,
+        /// Variance by which the trend does.
+        trend: f64,
+        /// Variance of what is measured.
+        measured: f64,
+        /// It goes by the logarithms of one more.
+        log1p: bool,
+    },
 }
 
 /// What Dynamo's planner aims at.

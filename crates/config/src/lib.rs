@@ -25,8 +25,8 @@ pub use experiment::{
     Placement, Prefill, Semantics, Sla, Workload,
 };
 pub use fleet::{
-    Crash, CrashRate, DynamoPlanner, Faults, Hpa, KvEventLoss, PlannerPolicy, PlannerTarget, Scaling,
-    ScalingMetric, Slow,
+    Crash, CrashRate, DynamoPlanner, Faults, Hpa, KvEventLoss, LoadPredictor, PlannerPolicy, PlannerTarget,
+    Scaling, ScalingMetric, Slow,
 };
 pub use links::{Cargo, Links, TransferId};
 pub use resolve::NO_CONTEXT_LIMIT;

@@ -18,7 +18,9 @@ const RECOMMEND: &str = "belongs to recommend, which is not supported yet; this 
 const NO_REGRESSION: &str = "belongs to AISimulate's regression over forward-pass metrics; the deployment's own timing \
      stands for it here, which needs no samples";
 const PREDICTORS: &str =
-    "belongs to the predictors arima, prophet and kalman, which are not supported yet; constant is";
+    "belongs to the predictors arima and prophet, which are not supported yet; constant and kalman are";
+const MIN_POINTS: &str =
+    "is read by no predictor: Dynamo's kalman tells from the first interval on, whatever it says";
 const PLANNER_APART: &str = "the number of separate prefill and decode workers cannot change yet; that of \
      workers.aggregated can";
 
@@ -29,12 +31,8 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("planner.max_num_fpm_samples", &["null", "64"], NO_REGRESSION),
     ("planner.fpm_sample_bucket_size", &["null", "16"], NO_REGRESSION),
     ("planner.load_min_observations", &["null", "5"], NO_REGRESSION),
-    ("planner.load_predictor_log1p", &["null", "false"], PREDICTORS),
     ("planner.prophet_window_size", &["null", "50"], PREDICTORS),
-    ("planner.kalman_q_level", &["null", "1", "1.0"], PREDICTORS),
-    ("planner.kalman_q_trend", &["null", "0.1"], PREDICTORS),
-    ("planner.kalman_r", &["null", "10", "10.0"], PREDICTORS),
-    ("planner.kalman_min_points", &["null", "5"], PREDICTORS),
+    ("planner.kalman_min_points", &["null", "5"], MIN_POINTS),
     ("planner.prefill_min_workers", &["null"], PLANNER_APART),
     ("planner.decode_min_workers", &["null"], PLANNER_APART),
     ("traffic.source.images", &["null"], "prompts with images are not supported yet"),
@@ -128,7 +126,6 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("planner.target", r#""load""#, "target load is not supported yet; throughput, latency and sla are"),
     ("planner.load_predictor", r#""arima""#, PREDICTORS),
     ("planner.load_predictor", r#""prophet""#, PREDICTORS),
-    ("planner.load_predictor", r#""kalman""#, PREDICTORS),
     ("engine.hardware", r#""auto""#, RECOMMEND),
     ("engine.mode", r#""afd""#, "separate attention and expert workers are not supported yet; aggregated is"),
     (

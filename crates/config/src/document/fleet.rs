@@ -68,6 +68,21 @@ pub(crate) struct Planner {
     /// enabled: how the demand of the next interval is foretold. Needed where throughput scaling is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_predictor: Option<LoadPredictor>,
+    /// kalman: by the logarithms of demand and lengths; false if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_predictor_log1p: Option<bool>,
+    /// kalman: variance by which the level changes in an interval; 1 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e12))]
+    pub kalman_q_level: Option<f64>,
+    /// kalman: variance by which the trend changes in an interval; 0.1 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e12))]
+    pub kalman_q_trend: Option<f64>,
+    /// kalman: variance of what is measured; 10 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e12))]
+    pub kalman_r: Option<f64>,
     /// enabled: most accelerators of all workers together; 8 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
@@ -134,6 +149,8 @@ pub(crate) enum PlannerTarget {
 pub(crate) enum LoadPredictor {
     /// It will be as it was.
     Constant,
+    /// A Kalman filter of level and trend.
+    Kalman,
 }
 
 /// What fails in virtual time.
@@ -203,7 +220,7 @@ pub(crate) struct Crash {
 #[serde(deny_unknown_fields)]
 pub(crate) struct CrashRate {
     /// Crashes in an hour of a worker that is ready, on average.
-    #[schemars(range(max = 1e9), extend("exclusiveMinimum" = 0))]
+    #[schemars(range(max = 36_000), extend("exclusiveMinimum" = 0))]
     pub per_worker_hour: f64,
     /// From a crash to the worker's readiness with an empty cache.
     #[schemars(range(min = 0.0))]

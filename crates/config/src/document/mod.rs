@@ -14,7 +14,9 @@ pub(crate) use engine::{
     PreemptionMode, PreemptionThreshold, QueuePolicy, RankPlacement, SchedulePolicy, Scheduler, Semantics,
     Timing, TimingType, TransferTiming, Worker,
 };
-pub(crate) use fleet::{Faults, OnCrash, Planner, PlannerPolicy, PlannerTarget, ScalingMetric};
+pub(crate) use fleet::{
+    Faults, LoadPredictor, OnCrash, Planner, PlannerPolicy, PlannerTarget, ScalingMetric,
+};
 pub(crate) use traffic::{LoadType, SourceType, TraceFormat, Traffic};
 
 use schemars::JsonSchema;

@@ -2,13 +2,13 @@
 
 use super::Findings;
 use crate::document::{
-    Faults as FaultKeys, OnCrash, Planner as PlannerKeys, PlannerPolicy as PolicyKey,
-    PlannerTarget as TargetKey, ScalingMetric as MetricKey,
+    Faults as FaultKeys, LoadPredictor as PredictorKey, OnCrash, Planner as PlannerKeys,
+    PlannerPolicy as PolicyKey, PlannerTarget as TargetKey, ScalingMetric as MetricKey,
 };
 use crate::experiment::{Deployment, Sla};
 use crate::fleet::{
-    Crash, CrashRate, DynamoPlanner, Faults, Hpa, KvEventLoss, PlannerPolicy, PlannerTarget, Scaling,
-    ScalingMetric, Slow,
+    Crash, CrashRate, DynamoPlanner, Faults, Hpa, KvEventLoss, LoadPredictor, PlannerPolicy, PlannerTarget,
+    Scaling, ScalingMetric, Slow,
 };
 use windtunnel_engine::Nanos;
 
@@ -70,7 +70,7 @@ fn foreign_keys(keys: &PlannerKeys, findings: &mut Findings) {
         Hpa => "hpa",
     };
     let here = format!("planner.policy {}", name(keys.policy));
-    let given: [(&str, bool, &[PolicyKey]); 18] = [
+    let given: [(&str, bool, &[PolicyKey]); 22] = [
         ("metric", keys.metric.is_some(), &[Hpa]),
         ("target_value", keys.target_value.is_some(), &[Hpa]),
         ("tolerance", keys.tolerance.is_some(), &[Hpa]),
@@ -91,6 +91,10 @@ fn foreign_keys(keys: &PlannerKeys, findings: &mut Findings) {
         ("load_adjustment_interval_seconds", keys.load_adjustment_interval_seconds.is_some(), &[Enabled]),
         ("load_scaling_down_sensitivity", keys.load_scaling_down_sensitivity.is_some(), &[Enabled]),
         ("load_predictor", keys.load_predictor.is_some(), &[Enabled]),
+        ("load_predictor_log1p", keys.load_predictor_log1p.is_some(), &[Enabled]),
+        ("kalman_q_level", keys.kalman_q_level.is_some(), &[Enabled]),
+        ("kalman_q_trend", keys.kalman_q_trend.is_some(), &[Enabled]),
+        ("kalman_r", keys.kalman_r.is_some(), &[Enabled]),
         ("max_num_gpus", keys.max_num_gpus.is_some(), &[Enabled]),
         // What only AISimulate's regression reads is refused elsewhere.
         ("policy", false, &[]),
@@ -158,7 +162,7 @@ fn dynamo(keys: &mut PlannerKeys, sla: Option<Sla>, findings: &mut Findings) -> 
         findings.problem("planner.load_adjustment_interval_seconds", message);
     }
     if throughput && keys.load_predictor.is_none() {
-        let message = "missing; AISimulate's default, arima, is not supported yet, constant is";
+        let message = "missing; AISimulate's default, arima, is not supported yet; constant and kalman are";
         findings.problem("planner.load_predictor", message);
     }
     let Some(target) = keys.target else {
@@ -182,7 +186,31 @@ fn dynamo(keys: &mut PlannerKeys, sla: Option<Sla>, findings: &mut Findings) -> 
             PlannerTarget::Sla { ttft, itl }
         }
     };
-    Some(DynamoPlanner { target, throughput_interval, load_interval, sensitivity })
+    let predictor = predictor(keys, findings);
+    Some(DynamoPlanner { target, throughput_interval, load_interval, sensitivity, predictor })
+}
+
+/// How demand is foretold, with the predictor's own settings filled in.
+fn predictor(keys: &mut PlannerKeys, findings: &mut Findings) -> LoadPredictor {
+    if keys.load_predictor == Some(PredictorKey::Kalman) {
+        return LoadPredictor::Kalman {
+            level: *keys.kalman_q_level.get_or_insert(1.0),
+            trend: *keys.kalman_q_trend.get_or_insert(0.1),
+            measured: *keys.kalman_r.get_or_insert(10.0),
+            log1p: *keys.load_predictor_log1p.get_or_insert(false),
+        };
+    }
+    let here = if keys.load_predictor.is_some() { "constant" } else { "not given" };
+    let given = [
+        ("load_predictor_log1p", keys.load_predictor_log1p == Some(true)),
+        ("kalman_q_level", keys.kalman_q_level.is_some_and(|q| q != 1.0)),
+        ("kalman_q_trend", keys.kalman_q_trend.is_some_and(|q| q != 0.1)),
+        ("kalman_r", keys.kalman_r.is_some_and(|r| r != 10.0)),
+    ];
+    for (key, given) in given {
+        findings.foreign(&format!("planner.{key}"), given, "planner.load_predictor kalman", here);
+    }
+    LoadPredictor::Constant
 }
 
 /// Makes the faults, and fills in their defaults. `workers`: how many there can be.

@@ -326,7 +326,7 @@ fn not_yet() -> Vec<Case> {
         set("not yet: planner target load", &["planner.target=load"]),
         set("not yet: planner arima", &["planner.load_predictor=arima"]),
         set("not yet: planner regression", &["planner.max_num_fpm_samples=32"]),
-        set("not yet: planner kalman", &["planner.kalman_r=3"]),
+        set("of another policy: planner kalman", &["planner.kalman_r=3"]),
         set("not yet: planner of roles", &["planner.prefill_min_workers=2"]),
         set("faults: no such worker", &["faults.crashes=[{worker: 2, at_seconds: 1}]"]),
         set("faults: no list", &["faults.crashes=5"]),

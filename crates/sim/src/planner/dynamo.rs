@@ -6,6 +6,7 @@
 //! time. Target sla plans for the demand of the last interval, reacts to what ranks have queued, or both: then the plan
 //! is the least that the reaction may go down to.
 
+use super::predictor::Predictor;
 use super::{Plan, Planner, RankLoad, Snapshot, Totals};
 use windtunnel_config::{Deployment, DynamoPlanner, PlannerTarget, Scaling};
 use windtunnel_engine::{Chunk, DecodeSet, Nanos, Shape};
@@ -31,6 +32,14 @@ pub(super) struct Dynamo {
     floor: u32,
     /// The part of prompts found in the cache, by the last plan.
     hit_rate: f64,
+    foretold: Foretold,
+}
+
+/// What the next interval will bring: requests a second, tokens of a prompt, tokens of an output.
+struct Foretold {
+    demand: Predictor,
+    prompt: Predictor,
+    output: Predictor,
 }
 
 /// How long a rank's passes take, and what it has room for.
@@ -55,6 +64,8 @@ impl Dynamo {
             seats: engine.seats(),
             kv_tokens: u64::from(engine.usable_blocks()) * u64::from(engine.block_size()),
         };
+        let predictor = || Predictor::new(settings.predictor);
+        let foretold = Foretold { demand: predictor(), prompt: predictor(), output: predictor() };
         Dynamo {
             next_plan: settings.throughput_interval.unwrap_or(Nanos::NEVER),
             next_look: settings.load_interval.unwrap_or(Nanos::NEVER),
@@ -66,6 +77,7 @@ impl Dynamo {
             looked: Totals::default(),
             floor: scaling.least,
             hit_rate: 0.0,
+            foretold,
         }
     }
 
@@ -77,9 +89,12 @@ impl Dynamo {
         if window.arrivals == 0 || window.completed == 0 {
             return None;
         }
-        let demand = window.arrivals as f64 / snapshot.now.since(since).as_seconds();
-        let prompt = window.arrived_tokens as f64 / window.arrivals as f64;
-        let output = (window.output_tokens as f64 / window.completed as f64).max(1.0);
+        let seconds = snapshot.now.since(since).as_seconds();
+        let Foretold { demand, prompt, output } = &mut self.foretold;
+        // Dynamo foretells the requests of an interval, not of a second: a filter's variances are of those.
+        let demand = (demand.next(window.arrivals as f64) / seconds).max(0.0);
+        let prompt = prompt.next(window.arrived_tokens as f64 / window.arrivals as f64).max(1.0);
+        let output = output.next(window.output_tokens as f64 / window.completed as f64).max(1.0);
         self.hit_rate = window.reused_tokens as f64 / window.input_tokens.max(1) as f64;
         let rate = self.model.best_rate(prompt, prompt * (1.0 - self.hit_rate), output, (ttft, itl));
         let workers = bounded((demand / rate).ceil(), self.least, self.most);
@@ -272,6 +287,7 @@ impl Model {
 mod tests {
     use super::super::Counts;
     use super::*;
+    use windtunnel_config::LoadPredictor;
     use windtunnel_config::PlannerPolicy;
 
     const S: u64 = 1_000_000_000;
@@ -288,6 +304,7 @@ mod tests {
             throughput_interval: throughput.map(|seconds| Nanos(seconds * S)),
             load_interval: load.map(|seconds| Nanos(seconds * S)),
             sensitivity: 0.8,
+            predictor: LoadPredictor::Constant,
         };
         let scaling = Scaling { planner: PlannerPolicy::Dynamo(settings.clone()), least: 1, most: 8 };
         Dynamo::new(settings, &scaling, &experiment.deployment)
@@ -360,6 +377,33 @@ mod tests {
             dynamo(PlannerTarget::Sla { ttft: Nanos(100 * MS), itl: Nanos(2 * MS) }, Some(40), None);
         let plan = planner.tick(&at(40, &[using(100)], totals)).unwrap();
         assert_eq!((plan.workers, &*plan.reason), (6, "demand 180.00 requests/s, 33.33 of a worker"));
+    }
+
+    /// 3,600 requests came in the first interval and 7,200 in the second. The filter believes in 3,600 ± √1000 with no trend
+    /// ± √1000; a step on that is 3,600 ± √2001, covariance 1,000. 2001/2011 of the 3,600 more go to the level and 1000/2011 to
+    /// the trend: the next interval will bring 8,972.25, 224.31 a second.
+    #[test]
+    fn a_filter_plans_for_what_comes_next() {
+        let sla = PlannerTarget::Sla { ttft: Nanos(100 * MS), itl: Nanos(20 * MS) };
+        let mut planner = dynamo(sla, Some(40), None);
+        let kalman = LoadPredictor::Kalman { level: 1.0, trend: 0.1, measured: 10.0, log1p: false };
+        planner.foretold = Foretold {
+            demand: Predictor::new(kalman),
+            prompt: Predictor::new(kalman),
+            output: Predictor::new(kalman),
+        };
+        let times = |n: u64| Totals {
+            arrivals: 3600 * n,
+            arrived_tokens: 64 * 3600 * n,
+            completed: 1000 * n,
+            input_tokens: 64_000 * n,
+            output_tokens: 10_000 * n,
+            ..Totals::default()
+        };
+        let first = planner.tick(&at(40, &[using(100)], times(1))).unwrap();
+        assert_eq!(first.reason, "demand 90.00 requests/s, 80.00 of a worker");
+        let second = planner.tick(&at(80, &[using(100)], times(3))).unwrap();
+        assert_eq!((second.workers, &*second.reason), (3, "demand 224.31 requests/s, 80.00 of a worker"));
     }
 
     /// 640 queued prompt tokens and 64 of the next request are 11 passes of 12 ms, later than 100 ms: one more. With

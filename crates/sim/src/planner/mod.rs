@@ -6,6 +6,7 @@
 
 mod dynamo;
 mod hpa;
+mod predictor;
 
 pub use crate::fleet::Counts;
 
