@@ -220,7 +220,7 @@ pub(crate) struct Crash {
 #[serde(deny_unknown_fields)]
 pub(crate) struct CrashRate {
     /// Crashes in an hour of a worker that is ready, on average.
-    #[schemars(range(max = 36_000), extend("exclusiveMinimum" = 0))]
+    #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0))]
     pub per_worker_hour: f64,
     /// From a crash to the worker's readiness with an empty cache.
     #[schemars(range(min = 0.0))]
