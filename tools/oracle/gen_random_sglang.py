@@ -3,10 +3,11 @@
 A re-implementation is proven by replaying every scenario and comparing its trace, line by line, with the
 one the real scheduler wrote. Each scenario depends on (seed, kind, index) only, so any one can be made again
 and a set from another seed is a fair unseen test. Standard library only; no engine is imported."""
-#   gen_random_sglang.py --out DIR --seed S [--count N] [--start K] [--options M] [--run PYTHON] [--check]
+#   gen_random_sglang.py --out DIR --seed S [--count N] [--start K] [--options M] [--tiers T] [--run PYTHON] [--check]
 #
-# writes DIR/scenarios/NAME.config.json and NAME.requests.jsonl for the random scenarios K .. K+N-1 and for the option
-# scenarios K .. K+M-1, each of which is a random one with one rarely used setting (see OPTIONS); with --run also
+# writes DIR/scenarios/NAME.config.json and NAME.requests.jsonl for the random scenarios K .. K+N-1, for the option
+# scenarios K .. K+M-1, each of which is a random one with one rarely used setting (see OPTIONS), and for the tier
+# scenarios K .. K+T-1, each of which is a random one with a host tier (HiCache); with --run also
 # DIR/golden/NAME.jsonl.gz (one process). A scenario whose trace has no end, because the engine failed, or that ran into
 # max_steps, is taken away and named. The traces are then counted; --check does only that.
 #
@@ -426,10 +427,49 @@ OPTIONS = [dfs_weight, lof, shuffled, hrrn, shortest_prefill, priority_missing, 
 
 # ------------------------------------------------------------------------------------------ write, run, check
 
+# ------------------------------------------------------------------------------------------ tier scenarios
+
+def revisits(rng):
+    """texts that are come back to when the pool has forgotten them, now and then a few tokens or an answer longer"""
+    page = rng.choice([1, 1, 4, 16])
+    cfg = dict(page_size=page, disable_overlap=rng.random() < 0.5, schedule_policy=rng.choice(["fcfs", "fcfs", "lpm"]),
+               max_running_requests=rng.choice([1, 2, 4, 8]), **draw_clock(rng))
+    cfg["chunked_prefill_size"] = max(page, rng.choice([32, 64, 256]) // page * page)
+    cfg["enable_mixed_chunk"] = rng.random() < 0.2
+    texts = [toks(rng, rng.randint(5, 90)) for _ in range(rng.randint(3, 7))]
+    unit, at, reqs = cfg["step_ms_base"] + 20 * cfg["step_ms_per_token"], 0.0, []
+    for _ in range(rng.randint(15, 45)):
+        at += unit * rng.choice([0, 0, 0.5, 2, 6, 15])
+        which = rng.randrange(len(texts))
+        text = texts[which]
+        prompt = (text[:rng.randint(1, len(text))] if rng.random() < 0.15 else text) + toks(rng, rng.randint(1, 25))
+        answer = outputs(rng, rng.randint(1, 25))
+        if rng.random() < 0.3:
+            texts[which] = (prompt + answer)[:160]
+        reqs.append(dict(prompt_token_ids=prompt, max_tokens=len(answer), output_token_ids=answer, arrival_ms=round(at, 4)))
+        if rng.random() < 0.04:
+            reqs[-1]["abort_step"] = rng.randint(0, 200)
+    longest = max(tokens(cfg, r) for r in reqs)
+    cfg["max_total_tokens"] = cdiv(int(longest * rng.choice([1.2, 1.6, 2.2, 3.5])) + 2 * page, page) * page
+    return cfg, reqs
+
+
+def tiered(rng, index):
+    """a host tier from too small for anything to large enough for all, with copies from quick to slower than passes"""
+    policy = ["write_through", "write_through_selective", "write_back"][index % 3]
+    cfg, reqs = revisits(rng) if index % 6 < 4 else random_scenario(rng, disable_radix_cache=False)
+    cfg.update(hicache_write_policy=policy, hicache_ratio=rng.choice([0.1, 0.3, 0.6, 1.0, 1.0, 1.7, 2.0, 4.0]))
+    if rng.random() < 0.6:
+        cfg.update(store_latency_ms=rng.choice([0.0, 2.0, 15.0, 120.0]), store_ms_per_token=rng.choice([0.0, 0.02, 0.3, 1.5]),
+                   load_latency_ms=rng.choice([0.0, 5.0, 40.0]), load_ms_per_token=rng.choice([0.0, 0.02, 0.3]))
+    return cfg, reqs
+
+
 def tags(cfg):
     """what a name says about its scenario"""
     out = ["sync" if cfg["disable_overlap"] else "overlap", f"p{cfg['page_size']}", cfg["schedule_policy"]]
     out += ["priority"] * bool(cfg.get("enable_priority_scheduling")) + ["mixed"] * bool(cfg.get("enable_mixed_chunk"))
+    out += [cfg["hicache_write_policy"]] if "hicache_write_policy" in cfg else []
     return "_".join(out + ["nocache"] * bool(cfg.get("disable_radix_cache")))
 
 
@@ -438,6 +478,9 @@ def scenario(seed, kind, index):
     if kind == "rand":
         cfg, reqs = random_scenario(rng)
         tag, comment = tags(cfg), "random"
+    elif kind == "tier":
+        cfg, reqs = tiered(rng, index)
+        tag, comment = tags(cfg), "random, with a host tier"
     else:
         shape = OPTIONS[index % len(OPTIONS)]
         cfg, reqs = shape(rng)
@@ -495,6 +538,11 @@ def count_trace(c, lines, reqs):
                  odd_pool=cfg["max_total_tokens"] % cfg["page_size"], priority=cfg["enable_priority_scheduling"])
     for k, v in shown.items():
         c["with " + k] += bool(v)
+    for l in steps:
+        for kind, n, _ in l.get("copies", ()):
+            c["copies: " + kind + "s"] += 1
+            c["copies: tokens " + kind + "ed"] += n
+        c["copies: host copies removed"] += sum(e["t"] == "removed" and e["medium"] == "CPU_PINNED" for e in l["events"])
     c["page " + str(cfg["page_size"])] += 1
     c["policy " + cfg["schedule_policy"]] += 1
 
@@ -533,12 +581,13 @@ def main():
     ap.add_argument("--seed", type=int, required=True)
     ap.add_argument("--count", type=int, default=0, help="random scenarios")
     ap.add_argument("--options", type=int, default=0, help="option scenarios")
+    ap.add_argument("--tiers", type=int, default=0, help="tier scenarios")
     ap.add_argument("--start", type=int, default=0, help="index of the first of each")
     ap.add_argument("--run", help="python of the environment that has SGLang")
     ap.add_argument("--check", action="store_true", help="count what is in the golden traces that are there")
     a = ap.parse_args()
     os.makedirs(os.path.join(a.out, "scenarios"), exist_ok=True)
-    made = [scenario(a.seed, kind, a.start + i) for kind, n in (("rand", a.count), ("opt", a.options)) for i in range(n)]
+    made = [scenario(a.seed, kind, a.start + i) for kind, n in (("rand", a.count), ("opt", a.options), ("tier", a.tiers)) for i in range(n)]
     jobs = [write(a.out, *m) for m in made]
     if a.run:
         os.makedirs(os.path.join(a.out, "golden"), exist_ok=True)

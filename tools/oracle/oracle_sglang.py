@@ -30,6 +30,9 @@ DEFAULTS = dict(
 # Settings of the engine without a default here: left to the engine, and out of the trace, when not given.
 OPTIONAL = ("prefill_max_requests", "max_queued_requests", "retraction_policy", "prefill_decode_interval",
             "prefill_decode_interval_min_bs")
+# The host tier: on when hicache_write_policy is given.
+HICACHE = ("hicache_write_policy", "hicache_ratio")
+HICACHE_TIMES = dict(store_latency_ms=2.0, store_ms_per_token=0.02, load_latency_ms=5.0, load_ms_per_token=0.02)
 
 TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16,
         "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1,
@@ -61,6 +64,9 @@ def build(cfg):
               "priority_scheduling_preemption_threshold"):
         kw[k] = cfg[k]
     kw.update((k, cfg[k]) for k in OPTIONAL if k in cfg)
+    if "hicache_write_policy" in cfg:
+        kw.update((k, cfg[k]) for k in HICACHE)
+        kw.update(enable_hierarchical_cache=True, hicache_io_backend="direct", hicache_mem_layout="layer_first")
     if cfg["radix_eviction_policy"]:
         kw["radix_eviction_policy"] = cfg["radix_eviction_policy"]
     if cfg["kv_events"]:
@@ -75,6 +81,48 @@ def build(cfg):
     M.publish(sa, role="scheduler", ranks=M.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
     s = M.Scheduler(sa, pa)
     return s, M, sa
+
+
+class Copies:
+    """The transfers between device and host, by times instead of kernels: a lane for each direction. A copy starts when
+    it is submitted, the copies before it have ended and so has the forward pass that was launched last, which both
+    streams are fenced behind (cache_controller.py `write_fence_stream`, `load_fence_stream`)."""
+
+    def __init__(self, cfg):
+        self.cfg, self.now, self.gpu_free = cfg, 0.0, 0.0
+        self.lanes, self.ends, self.started, self.load_end = [0.0, 0.0], [], [], 0.0
+        copies = self
+
+        class Event:
+            def __init__(self, end):
+                self.end = end
+
+            def query(self):
+                return self.end <= copies.now + 1e-9
+
+            def synchronize(self):
+                # The scheduler waits.
+                copies.now = max(copies.now, self.end)
+
+        def submit(load, transfers):
+            tokens, kind = len(transfers[0].device_indices), "load" if load else "store"
+            start = max(copies.now, copies.lanes[load], copies.gpu_free)
+            end = start + cfg[kind + "_latency_ms"] + cfg[kind + "_ms_per_token"] * tokens
+            copies.lanes[load] = end
+            copies.ends.append(end)
+            copies.started.append([kind, tokens, round(end, 4)])
+            if load:
+                copies.load_end = end
+            return L.TransferCompletion(Event(start), Event(end), False)
+
+        import sglang.srt.mem_cache.l2_transfer as L
+        import sglang.srt.mem_cache.pool_host.common as H
+        H._cuda_host_register = lambda *a, **k: None  # pins the host's memory for copies that are not made
+        L.L2TransferEngine.submit_device_to_host = lambda self, transfers: submit(False, transfers)
+        L.L2TransferEngine.submit_host_to_device = lambda self, transfers, **k: submit(True, transfers)
+
+    def next_end(self):
+        return min((e for e in self.ends if e > self.now + 1e-9), default=None)
 
 
 def main():
@@ -107,13 +155,18 @@ def main():
 def run(config, requests, outpath):
     cfg = dict(DEFAULTS)
     cfg.update(json.load(open(config)))
-    unknown = set(cfg) - set(DEFAULTS) - set(OPTIONAL) - {"name", "comment"}
+    tiered = "hicache_write_policy" in cfg
+    if tiered:
+        for k, v in HICACHE_TIMES.items():
+            cfg.setdefault(k, v)
+    unknown = set(cfg) - set(DEFAULTS) - set(OPTIONAL) - {"name", "comment"} - (set(HICACHE) | set(HICACHE_TIMES) if tiered else set())
     assert not unknown, unknown
     for k, v in cfg["env"].items():
         os.environ[k] = str(v)
     reqs = [json.loads(l) for l in open(requests) if l.strip()]
 
     import torch
+    copies = Copies(cfg) if tiered else None
     s, M, sa = build(cfg)
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
     from sglang.srt.managers.utils import GenerationBatchResult
@@ -131,6 +184,8 @@ def run(config, requests, outpath):
                tree_cache=type(s.tree_cache).__name__, tree_core=type(getattr(s.tree_cache, "tree_core", None)).__name__,
                allocator=type(s.token_to_kv_pool_allocator).__name__,
                new_token_ratio=dict(init=trk.init, min=trk.min, decay=trk.decay))
+    if tiered:
+        eff["host_tokens"] = int(s.tree_cache.cache_controller.mem_pool_host.available_size())
     out = io.TextIOWrapper(gzip.GzipFile(outpath, "wb", mtime=0)) if outpath.endswith(".gz") else open(outpath, "w")
     emit = lambda o: out.write(json.dumps(o, separators=(",", ":")) + "\n")
     emit({"kind": "config", "engine": "sglang", "version": sglang.__version__, "config": cfg, "effective": eff})
@@ -300,12 +355,22 @@ def run(config, requests, outpath):
         rec["seq_lens"] = [int(x) for x in batch.seq_lens_cpu.tolist()] if batch.seq_lens_cpu is not None else None
         return rec
 
+    def host(rec):
+        """The keys that a host tier adds: the copies that started with the line, and the tier behind it."""
+        if tiered:
+            rec["copies"] = rec.get("copies", []) + copies.started
+            copies.started = []
+            rec["host_free"] = int(tree.cache_controller.mem_pool_host.available_size())
+            rec["writing"], rec["loading"] = len(tree.ongoing_write_through), len(tree.ongoing_load_back)
+
     def schedule(t, step, added):
         requeued.clear(); retracts.clear(); captured.clear()
         bw = set(q.rid for q in s.waiting_queue)
         wq0 = [q.rid for q in s.waiting_queue]
         av0, ev0 = int(al.available_size()), evictable()
         ratio0 = trk.current
+        if tiered:
+            copies.now, copies.load_end = t, 0.0
         plan = s.get_next_batch_to_run(running_batch=s.running_batch, last_batch=s.last_batch)
         s.running_batch = plan.running_batch
         b = plan.batch_to_run
@@ -317,6 +382,7 @@ def run(config, requests, outpath):
                     "protected_after_sched": protected(),
                     "running": [q.rid for q in s.running_batch.reqs], "waiting": [q.rid for q in s.waiting_queue],
                     "batch_is_full": bool(s.running_batch.batch_is_full)})
+        host(rec)
         return b, rec
 
     def finish_rec(rec, t):
@@ -324,6 +390,7 @@ def run(config, requests, outpath):
         rec.update({"t_end_ms": round(t, 4), "finished": list(finished), "tokens_out": dict(toks_out),
                     "avail_after": int(al.available_size()), "evictable_after": evictable(),
                     "protected_after": protected(), "events": list(captured)})
+        host(rec)
         finished.clear(); toks_out.clear(); captured.clear()
         emit(rec)
 
@@ -333,6 +400,10 @@ def run(config, requests, outpath):
 
     def idle_jump():
         nonlocal t, step
+        if tiered and copies.next_end() is not None and not (
+                pending and pending[0].get("arrival_ms", 0.0) <= copies.next_end()):
+            t = copies.next_end()
+            return True
         if not pending:
             return False
         if "arrival_ms" in pending[0]:
@@ -345,9 +416,14 @@ def run(config, requests, outpath):
         while step < cfg["max_steps"]:
             added = admit(t, step)
             b, rec = schedule(t, step, added)
+            if tiered:
+                t = copies.now
             if b:
                 res = s.run_batch(b)
                 t += dur(rec["total"])
+                if tiered:
+                    # Each layer computes when it is there.
+                    copies.now = copies.gpu_free = t = max(t, copies.load_end)
                 s.process_batch_result(b, res)
                 idle = 0
             else:
@@ -373,11 +449,15 @@ def run(config, requests, outpath):
             tb, tr = q.popleft()
             r0, end = recs.pop(0)
             t = max(t, end)
+            if tiered:
+                copies.now = t
             s.process_batch_result(tb, tr)
             finish_rec(r0, t)
         while step < cfg["max_steps"]:
             added = admit(t, step)
             b, rec = schedule(t, step, added)
+            if tiered:
+                t = copies.now
             dis = s.is_disable_overlap_for_batch(b, last_batch=s.last_batch)
             rec["disable_overlap"] = bool(dis)
             sched_events = list(captured); captured.clear()
@@ -387,6 +467,8 @@ def run(config, requests, outpath):
                 res = s.run_batch(b)
                 start = max(t, gpu_free)
                 gpu_free = start + dur(rec["total"])
+                if tiered:
+                    copies.gpu_free = gpu_free = max(gpu_free, copies.load_end)
                 rec["t_start_ms"] = round(start, 4)
                 recs.append((rec, gpu_free))
                 q.append((b.copy(), res))

@@ -83,6 +83,17 @@ fn the_generator_writes_the_random_scenarios_from_their_seeds() {
     }
 }
 
+/// Those with a host tier come from seed 7.
+#[test]
+fn the_generator_writes_the_scenarios_with_a_host_tier() {
+    let made = tempdir().unwrap();
+    if generate("gen_random_sglang.py", &["--seed", "7", "--tiers", "36"], made.path()) {
+        for name in golden_names("sglang_hicache") {
+            assert!(same_scenario("sglang_hicache", &name, made.path()), "{name}");
+        }
+    }
+}
+
 /// Those of two more options come from the random ones of seed 1.
 #[test]
 fn the_generator_switches_the_two_options_on() {

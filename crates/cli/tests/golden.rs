@@ -21,6 +21,7 @@ const STEPPERS: [Stepper; 2] = [Stepper::Plain, Stepper::Fast];
 const SETS: &[(&str, usize, u64)] = &[
     ("sglang", 18, 2650),
     ("sglang_edges", 5, 98),
+    ("sglang_hicache", 13, 2896),
     ("sglang_random", 32, 3336),
     ("vllm", 29, 3860),
     ("vllm_dp", 4, 330),
@@ -78,6 +79,7 @@ fn run_writes_the_lines_of_the_golden() {
         ("sglang", "sglang", "priority"),
         ("sglang", "sglang", "mixed_chunk"),
         ("sglang_edges", "sglang", "late_arrivals"),
+        ("sglang_hicache", "sglang", "tier_00014_overlap_p4_fcfs_write_back"),
     ] {
         let scenario = folder(set).join("scenarios");
         let trace = target.path().join(format!("{name}.jsonl"));

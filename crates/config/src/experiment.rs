@@ -62,8 +62,8 @@ pub enum Placement {
 /// per nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostOffload {
-    /// Bytes of a block.
-    pub bytes_per_block: u64,
+    /// Bytes of a token.
+    pub bytes_per_token: u64,
     /// Bytes per nanosecond to the host, no limit if none.
     pub to_host: Option<f64>,
     /// Bytes per nanosecond from the host, no limit if none.

@@ -48,11 +48,25 @@ impl From<bool> for KvEventScope {
     }
 }
 
+/// Where a copy of a block is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// In the accelerator's memory.
+    #[default]
+    Device,
+    /// In the host's.
+    Host,
+    /// On a disk.
+    Disk,
+}
+
 /// One change of the prefix cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvEvent<'a> {
     /// Full blocks of a request became findable.
     Stored {
+        /// Where.
+        tier: Tier,
         /// The request whose blocks they are.
         request: RequestId,
         /// Index of the first one among the request's blocks.
@@ -64,6 +78,8 @@ pub enum KvEvent<'a> {
     },
     /// One physical copy of each of these blocks is gone. Other copies of the same identity may remain.
     Removed {
+        /// From where.
+        tier: Tier,
         /// Their identities, in order of removal. vLLM publishes one block an event, SGLang all that go
         /// one after the other.
         blocks: &'a [BlockKey],
@@ -76,6 +92,7 @@ pub enum KvEvent<'a> {
 enum Entry {
     /// `joined`: with the one before it, it is one event.
     Stored {
+        tier: Tier,
         request: RequestId,
         first_block: u32,
         parent: Option<BlockKey>,
@@ -83,6 +100,7 @@ enum Entry {
         joined: bool,
     },
     Removed {
+        tier: Tier,
         count: u32,
     },
     Cleared,
@@ -91,17 +109,17 @@ enum Entry {
 impl Entry {
     fn count(self) -> u32 {
         match self {
-            Entry::Stored { count, .. } | Entry::Removed { count } => count,
+            Entry::Stored { count, .. } | Entry::Removed { count, .. } => count,
             Entry::Cleared => 0,
         }
     }
 
     fn event(self, blocks: &[BlockKey]) -> KvEvent<'_> {
         match self {
-            Entry::Removed { .. } => KvEvent::Removed { blocks },
+            Entry::Removed { tier, .. } => KvEvent::Removed { tier, blocks },
             Entry::Cleared => KvEvent::Cleared,
-            Entry::Stored { request, first_block, parent, .. } => {
-                KvEvent::Stored { request, first_block, parent, blocks }
+            Entry::Stored { tier, request, first_block, parent, .. } => {
+                KvEvent::Stored { tier, request, first_block, parent, blocks }
             }
         }
     }
@@ -169,32 +187,35 @@ impl KvEvents {
     }
 
     pub(crate) fn removed(&mut self, block: BlockKey) {
-        self.keys.push(block);
-        self.entries.push(Entry::Removed { count: 1 });
+        self.removed_as_one(Tier::Device, &[block]);
     }
 
-    /// Blocks that go together, joined with those of the event before if that is a removal too.
-    pub(crate) fn removed_together(&mut self, blocks: &[BlockKey]) {
-        self.keys.extend_from_slice(blocks);
-        let more = blocks.len() as u32;
-        match self.entries.last_mut() {
-            Some(Entry::Removed { count }) => *count += more,
-            _ => self.entries.push(Entry::Removed { count: more }),
+    /// Blocks that go together, joined with those of the event before if those went from the same tier.
+    pub(crate) fn removed_together(&mut self, from: Tier, blocks: &[BlockKey]) {
+        if let Some(Entry::Removed { tier, count }) = self.entries.last_mut()
+            && *tier == from
+        {
+            self.keys.extend_from_slice(blocks);
+            *count += blocks.len() as u32;
+        } else {
+            self.removed_as_one(from, blocks);
         }
     }
 
-    /// Blocks of a request, joined with those of the event before if they continue its chain.
+    /// Blocks of a request, joined with those of the event before if they continue its chain in the same tier.
     pub(crate) fn stored_joined(
         &mut self,
+        into: Tier,
         request: RequestId,
         first_block: u32,
         parent: Option<BlockKey>,
         blocks: &[BlockKey],
     ) {
         let last = self.keys.last().copied();
-        let goes_on =
-            matches!(self.entries.last(), Some(Entry::Stored { .. })) && parent.is_some() && parent == last;
-        self.stored(request, first_block, parent, blocks);
+        let goes_on = matches!(self.entries.last(), Some(Entry::Stored { tier, .. }) if *tier == into)
+            && parent.is_some()
+            && parent == last;
+        self.stored_in(into, request, first_block, parent, blocks);
         if goes_on && let Some(Entry::Stored { joined, .. }) = self.entries.last_mut() {
             *joined = true;
             self.joined += 1;
@@ -202,9 +223,9 @@ impl KvEvents {
     }
 
     /// Blocks that go together, as an event of their own.
-    pub(crate) fn removed_as_one(&mut self, blocks: &[BlockKey]) {
+    pub(crate) fn removed_as_one(&mut self, tier: Tier, blocks: &[BlockKey]) {
         self.keys.extend_from_slice(blocks);
-        self.entries.push(Entry::Removed { count: blocks.len() as u32 });
+        self.entries.push(Entry::Removed { tier, count: blocks.len() as u32 });
     }
 
     /// The cache was emptied, all at once.
@@ -219,9 +240,20 @@ impl KvEvents {
         parent: Option<BlockKey>,
         blocks: &[BlockKey],
     ) {
+        self.stored_in(Tier::Device, request, first_block, parent, blocks);
+    }
+
+    pub(crate) fn stored_in(
+        &mut self,
+        tier: Tier,
+        request: RequestId,
+        first_block: u32,
+        parent: Option<BlockKey>,
+        blocks: &[BlockKey],
+    ) {
         self.keys.extend_from_slice(blocks);
         let count = blocks.len() as u32;
-        self.entries.push(Entry::Stored { request, first_block, parent, count, joined: false });
+        self.entries.push(Entry::Stored { tier, request, first_block, parent, count, joined: false });
     }
 }
 
@@ -238,16 +270,22 @@ mod tests {
     #[test]
     fn joined_blocks_keep_their_requests() {
         let mut events = KvEvents::default();
-        events.stored_joined(RequestId(1), 0, None, &[key(10), key(11)]);
-        events.stored_joined(RequestId(2), 2, Some(key(11)), &[key(12)]);
-        events.removed_together(&[key(5)]);
-        events.stored_joined(RequestId(3), 3, Some(key(12)), &[key(13)]);
+        events.stored_joined(Tier::Device, RequestId(1), 0, None, &[key(10), key(11)]);
+        events.stored_joined(Tier::Device, RequestId(2), 2, Some(key(11)), &[key(12)]);
+        events.removed_together(Tier::Device, &[key(5)]);
+        events.stored_joined(Tier::Device, RequestId(3), 3, Some(key(12)), &[key(13)]);
         assert_eq!(events.len(), 3);
         let all: Vec<_> = events.iter().collect();
         let blocks = [key(10), key(11), key(12)];
         assert_eq!(
             all[0],
-            KvEvent::Stored { request: RequestId(1), first_block: 0, parent: None, blocks: &blocks }
+            KvEvent::Stored {
+                tier: Tier::Device,
+                request: RequestId(1),
+                first_block: 0,
+                parent: None,
+                blocks: &blocks
+            }
         );
         assert_eq!(all.len(), 3);
         let parts: Vec<_> = events.parts().collect();
@@ -255,6 +293,7 @@ mod tests {
         assert_eq!(
             parts[1],
             KvEvent::Stored {
+                tier: Tier::Device,
                 request: RequestId(2),
                 first_block: 2,
                 parent: Some(key(11)),
@@ -262,5 +301,19 @@ mod tests {
             }
         );
         assert_eq!((parts[2], parts[3]), (all[1], all[2]));
+    }
+
+    /// What goes from, or to, different tiers is never one event (events.py `enqueue`: `tail.medium == event.medium`).
+    #[test]
+    fn tiers_part_events() {
+        let mut events = KvEvents::default();
+        events.stored_joined(Tier::Device, RequestId(1), 0, None, &[key(1)]);
+        events.stored_joined(Tier::Host, RequestId(1), 1, Some(key(1)), &[key(2)]);
+        events.removed_together(Tier::Host, &[key(2)]);
+        events.removed_together(Tier::Device, &[key(1)]);
+        events.removed_together(Tier::Device, &[key(3)]);
+        assert_eq!(events.len(), 4);
+        let last = KvEvent::Removed { tier: Tier::Device, blocks: &[key(1), key(3)] };
+        assert_eq!(events.iter().last(), Some(last));
     }
 }

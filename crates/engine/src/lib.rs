@@ -22,7 +22,7 @@ pub mod trtllm;
 pub mod vllm;
 
 pub use error::ConfigError;
-pub use event::{KvEvent, KvEventScope, KvEvents};
+pub use event::{KvEvent, KvEventScope, KvEvents, Tier};
 pub use identity::{BlockKey, KeyRun, KeySpace, Keys, shared_prompt_keys};
 pub use kv::KeyTable;
 pub use nanos::{MAX_NANOS, Nanos};

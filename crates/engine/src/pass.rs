@@ -86,8 +86,10 @@ impl Shape<'_> {
 pub struct Admission {
     /// The request.
     pub slot: Slot,
-    /// Tokens found in the prefix cache.
+    /// Tokens found in the prefix cache, those on the host included.
     pub hit_tokens: u32,
+    /// Of those, tokens that are loaded from the host with the pass (SGLang).
+    pub host_tokens: u32,
     /// Tokens known at admission: the prompt, and for a resumed request its outputs.
     pub known_tokens: u32,
     /// It had been preempted before.
@@ -113,16 +115,19 @@ pub struct KvLoad {
     pub after: u32,
 }
 
-/// Blocks that are copied between the accelerator and the host's memory. The driver reports its end (`job_done`).
+/// Blocks that are copied between the accelerator and the host's memory. The driver reports its end (`job_done`), but
+/// for those that the engine waits for itself (SGLang's in [`Scheduled::flush`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostJob {
     /// Its number.
     pub job: u64,
-    /// The request whose blocks they are.
-    pub request: RequestId,
+    /// The request whose blocks they are, where they are those of one (vLLM).
+    pub request: Option<RequestId>,
     /// From the host, otherwise to it.
     pub load: bool,
-    /// The accelerator's blocks.
+    /// Tokens of the blocks.
+    pub tokens: u32,
+    /// The accelerator's blocks, where they are told by number (vLLM).
     pub blocks: Vec<u32>,
     /// The host's, one for each.
     pub chunks: Vec<u32>,
@@ -155,7 +160,8 @@ pub struct Scheduled {
     pub sends: Vec<Slot>,
     /// Requests that ended before their load was asked for, so that nobody will read what is held for them.
     pub unread: Vec<RequestId>,
-    /// Copies from and to the host: a load starts with the pass, a store when the next one is launched.
+    /// Copies from and to the host. vLLM: a load starts with the pass, a store when the next one is launched. SGLang:
+    /// they are handed over in this order while the pass is scheduled.
     pub host_jobs: Vec<HostJob>,
     /// Copies that must have ended before the pass starts, in order of their numbers.
     pub flush: Vec<u64>,
@@ -232,6 +238,8 @@ pub struct Outcome {
     pub second: Vec<Slot>,
     /// Requests that ended with this pass, in batch order. The last token of each is in `tokens`.
     pub finished: Vec<Finished>,
+    /// Copies to the host that are handed over now (SGLang).
+    pub host_jobs: Vec<HostJob>,
 }
 
 impl Outcome {
@@ -242,5 +250,6 @@ impl Outcome {
         self.parked.clear();
         self.second.clear();
         self.finished.clear();
+        self.host_jobs.clear();
     }
 }

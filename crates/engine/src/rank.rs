@@ -49,6 +49,12 @@ pub struct RankStats {
     pub prefix_queries: u64,
     /// Of those, found (vLLM `prefix_cache_hits`).
     pub prefix_hits: u64,
+    /// Blocks that the tier in the host's memory can hold.
+    pub host_blocks: u32,
+    /// Of those, blocks that are there or on their way.
+    pub host_used_blocks: u32,
+    /// Tokens that requests had loaded from there.
+    pub host_hits: u64,
     /// Where hand-offs stand (SGLang).
     pub hand_offs: HandOffQueues,
 }
@@ -329,10 +335,12 @@ impl Rank {
         }
     }
 
-    /// A copy from or to the host has ended ([`vllm::Rank::job_done`]).
+    /// A copy from or to the host has ended ([`vllm::Rank::job_done`], [`sglang::Rank::job_done`]).
     pub fn job_done(&mut self, job: u64) {
-        if let Rank::Vllm(rank) = self {
-            rank.job_done(job);
+        match self {
+            Rank::Vllm(rank) => rank.job_done(job),
+            Rank::Sglang(rank) => rank.job_done(job),
+            Rank::Trtllm(_) => {}
         }
     }
 

@@ -18,7 +18,8 @@
 //! | S10 | s10_only_what_is_missing_is_evicted |
 //! | S11 | s11_a_request_that_is_alone_and_does_not_fit_is_aborted |
 //! | S12 | s12_without_a_cache_there_are_no_events |
-//! | S13, S16 | events for a router and host tiers are not of this core |
+//! | S13 | events for a router are not of this core |
+//! | S16 | sglang_host.rs |
 //! | S14 | s14_events_name_every_page |
 //! | S15 | s15_counters_never_fall |
 //!

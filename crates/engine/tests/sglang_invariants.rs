@@ -27,5 +27,6 @@ fn random_workloads_keep_every_invariant() {
     assert!(cases > 0);
     assert!(met(total.finished, 2400) && met(total.refused, 600) && met(total.aborted, 500));
     assert!(met(total.retractions, 50) && met(total.evictions, 35_000) && met(total.mixed, 550));
+    assert!(met(total.stores, 700) && met(total.awaited, 760) && met(total.loads, 22));
     assert!(met(total.hit_tokens, 3400) && met(total.leapt_passes, 22_000));
 }

@@ -439,7 +439,7 @@ fn a_block_that_goes_takes_its_followers_along() {
         .events()
         .iter()
         .map(|event| match event {
-            KvEvent::Stored { request, first_block, parent, blocks } => {
+            KvEvent::Stored { request, first_block, parent, blocks, .. } => {
                 (request.0, first_block, parent, blocks.to_vec())
             }
             other => panic!("{other:?}"),
@@ -453,7 +453,7 @@ fn a_block_that_goes_takes_its_followers_along() {
     bench.add([request(23, 1)]);
     bench.pass();
     let gone: Vec<_> = match bench.rank.events().iter().next() {
-        Some(KvEvent::Removed { blocks }) => blocks.to_vec(),
+        Some(KvEvent::Removed { blocks, .. }) => blocks.to_vec(),
         other => panic!("{other:?}"),
     };
     assert_eq!((gone, bench.rank.stats().evictions), (vec![second, hanging, first], 3));

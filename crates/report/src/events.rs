@@ -85,11 +85,11 @@ impl<W: Write> EventLog<W> {
     /// names a block on its own rank only.
     pub fn kv(&mut self, at: &PassStamp, events: &KvEvents) -> io::Result<()> {
         events.iter().try_for_each(|event| match event {
-            KvEvent::Stored { request, first_block, parent, blocks } => {
+            KvEvent::Stored { request, first_block, parent, blocks, .. } => {
                 let parent = parent.map(Key);
                 self.line(at, Event::Stored { request: request.0, first_block, parent, blocks })
             }
-            KvEvent::Removed { blocks } => self.line(at, Event::Removed { blocks }),
+            KvEvent::Removed { blocks, .. } => self.line(at, Event::Removed { blocks }),
             KvEvent::Cleared => self.line(at, Event::Cleared),
         })
     }

@@ -2,7 +2,7 @@
 //! Two files, because the first must have the same bytes on every machine.
 
 use crate::fleet::{ScalingEvent, WorkerEvent};
-use crate::rank::{RankRow, Role};
+use crate::rank::{HostRow, RankRow, Role};
 use crate::report::Report;
 use crate::summary::Summary;
 use serde::{Serialize, Serializer};
@@ -81,6 +81,30 @@ struct RankLine {
     preemptions: u64,
     evicted_blocks: u64,
     busy_ms: f64,
+    #[serde(flatten)]
+    host: Option<HostLine>,
+}
+
+/// What a rank with a tier in the host's memory has more.
+#[derive(Clone, Debug, Serialize)]
+struct HostLine {
+    host_kv_blocks: u64,
+    host_kv_used_blocks: u64,
+    host_kv_hit_tokens: u64,
+    host_kv_bytes_written: u64,
+    host_kv_bytes_read: u64,
+}
+
+impl HostLine {
+    fn new(row: &HostRow) -> HostLine {
+        HostLine {
+            host_kv_blocks: row.blocks,
+            host_kv_used_blocks: row.used_blocks,
+            host_kv_hit_tokens: row.hit_tokens,
+            host_kv_bytes_written: row.bytes_to_host,
+            host_kv_bytes_read: row.bytes_from_host,
+        }
+    }
 }
 
 impl RankLine {
@@ -103,6 +127,7 @@ impl RankLine {
             preemptions: row.preemptions,
             evicted_blocks: row.evicted_blocks,
             busy_ms: row.busy.as_ms(),
+            host: row.host.as_ref().map(HostLine::new),
         }
     }
 }

@@ -64,6 +64,33 @@ pub struct RankRow {
     pub evicted_blocks: u64,
     /// Time with a pass running, up to the end of the run.
     pub busy: Nanos,
+    /// Where there is a tier in the host's memory.
+    pub host: Option<HostRow>,
+}
+
+/// A tier in the host's memory, of one rank or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostRow {
+    /// Blocks that it can hold.
+    pub blocks: u64,
+    /// Blocks that are there at the end, or on their way.
+    pub used_blocks: u64,
+    /// Tokens that requests had loaded from it.
+    pub hit_tokens: u64,
+    /// Copied to it.
+    pub bytes_to_host: u64,
+    /// Copied from it.
+    pub bytes_from_host: u64,
+}
+
+impl HostRow {
+    fn add(&mut self, other: &HostRow) {
+        self.blocks += other.blocks;
+        self.used_blocks += other.used_blocks;
+        self.hit_tokens += other.hit_tokens;
+        self.bytes_to_host += other.bytes_to_host;
+        self.bytes_from_host += other.bytes_from_host;
+    }
 }
 
 impl RankRow {
@@ -85,6 +112,7 @@ impl RankRow {
             preemptions: 0,
             evicted_blocks: 0,
             busy: Nanos::ZERO,
+            host: None,
         }
     }
 
@@ -106,6 +134,9 @@ impl RankRow {
         self.prefix_cache_hits += other.prefix_cache_hits;
         self.preemptions += other.preemptions;
         self.evicted_blocks += other.evicted_blocks;
+        if let Some(host) = &other.host {
+            self.host.get_or_insert_default().add(host);
+        }
         self.busy += other.busy;
         let pool = |row: &RankRow| (row.peak_kv_blocks, row.usable_kv_blocks);
         let ((mine, my_pool), (theirs, their_pool)) = (pool(self), pool(other));

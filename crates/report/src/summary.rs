@@ -5,7 +5,7 @@
 
 use crate::collector::Collector;
 use crate::fleet::{FleetLog, WorkerChange};
-use crate::rank::RankRow;
+use crate::rank::{HostRow, RankRow};
 use crate::ratio::{part, ratio};
 use crate::report::RunEnd;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -44,6 +44,12 @@ impl From<u64> for Number {
 impl From<f64> for Number {
     fn from(x: f64) -> Number {
         if x.is_finite() { Number::Real(x) } else { Number::Null }
+    }
+}
+
+impl From<Option<u64>> for Number {
+    fn from(n: Option<u64>) -> Number {
+        n.map_or(Number::Null, Number::from)
     }
 }
 
@@ -207,6 +213,12 @@ impl Summary {
         );
         let (hits, queries) = (sum(|row| row.prefix_cache_hits), sum(|row| row.prefix_cache_queries));
         self.put("prefix_cache_hit_rate", part(hits, queries));
+        let tier = |field: fn(&HostRow) -> u64| {
+            ranks.iter().filter_map(|row| row.host.as_ref().map(field)).reduce(|a, b| a + b)
+        };
+        self.put("host_kv_hit_tokens", tier(|row| row.hit_tokens));
+        self.put("host_kv_bytes_written", tier(|row| row.bytes_to_host));
+        self.put("host_kv_bytes_read", tier(|row| row.bytes_from_host));
     }
 
     fn routing(&mut self, all: &Collector) {

@@ -89,7 +89,7 @@ impl Holders {
         for event in events.iter() {
             match event {
                 KvEvent::Stored { blocks, .. } => runs(blocks, |run| self.add(rank, run)),
-                KvEvent::Removed { blocks } => runs(blocks, |run| self.remove(rank, run)),
+                KvEvent::Removed { blocks, .. } => runs(blocks, |run| self.remove(rank, run)),
                 // An engine says so when it starts, and its cache is empty then.
                 KvEvent::Cleared => debug_assert_eq!(self.held(rank), 0),
             }

@@ -169,7 +169,7 @@ impl NewsBook {
 fn is_shared(events: &KvEvents) -> bool {
     let shared = |blocks: &[BlockKey]| blocks.iter().any(|key| key.space() != KeySpace::Private);
     events.iter().any(|event| match event {
-        KvEvent::Stored { blocks, .. } | KvEvent::Removed { blocks } => shared(blocks),
+        KvEvent::Stored { blocks, .. } | KvEvent::Removed { blocks, .. } => shared(blocks),
         KvEvent::Cleared => true,
     })
 }

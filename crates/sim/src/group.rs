@@ -52,6 +52,8 @@ pub(crate) struct Group<L> {
     due: Option<Nanos>,
     /// End of the newest pass in flight.
     busy_until: Nanos,
+    /// Until then a scheduler waits for a copy, and processes no result.
+    held: Nanos,
     empty_passes: u32,
     /// Passes without tokens in a row, at one instant, after which it is idle until something arrives.
     idle_passes: u32,
@@ -126,6 +128,7 @@ impl<L: Lanes> Group<L> {
             now: Nanos::ZERO,
             due: None,
             busy_until: Nanos::ZERO,
+            held: Nanos::ZERO,
             empty_passes: 0,
             idle_passes: deployment.engine.idle_passes(),
             step: GroupStep::default(),
@@ -145,9 +148,9 @@ impl<L: Lanes> Group<L> {
         self.lanes.as_ref()[0].flying.len()
     }
 
-    /// End of the oldest pass in flight.
+    /// When the oldest pass in flight is processed: when it ends, or a scheduler is there again.
     fn next_end(&self) -> Option<Nanos> {
-        self.lanes.as_ref()[0].flying.front().map(|pass| pass.end)
+        self.lanes.as_ref()[0].flying.front().map(|pass| pass.end.max(self.held))
     }
 
     fn has_work(&self) -> bool {
@@ -341,18 +344,20 @@ impl<L: Lanes> Group<L> {
     fn schedule(&mut self, now: Nanos) {
         let throttle = self.prefill_interval > 1 && !self.step.step.is_multiple_of(self.prefill_interval);
         let start = now.max(self.busy_until);
-        let (mut longest, mut ready) = (Nanos::ZERO, start);
+        let (mut longest, mut ready, mut loaded) = (Nanos::ZERO, start, Nanos::ZERO);
         let (mut tokens, mut prefill_tokens, mut hopeless) = (0, 0, false);
         self.lanes.as_mut().iter_mut().for_each(|lane| {
             let part = lane.schedule(throttle, now, start, &self.timing, &mut self.collector);
             self.ended += part.ended;
-            ready = ready.max(part.ready);
+            ready = ready.max(part.copies.ready);
+            loaded = loaded.max(part.copies.loaded);
+            self.held = self.held.max(part.copies.held);
             longest = longest.max(part.duration);
             tokens += part.tokens;
             prefill_tokens += part.prefill_tokens;
             hopeless |= part.fruitless || part.fatal;
         });
-        let end = ready + longest;
+        let end = loaded.max(ready + longest);
         self.lanes.as_mut().iter_mut().for_each(|lane| lane.set_span(ready, end));
         if prefill_tokens > 0 && self.lanes.as_ref().len() > 1 {
             self.lanes.as_mut().iter_mut().for_each(|lane| lane.rank.arm_prefill_decode_interval());
@@ -372,7 +377,7 @@ impl<L: Lanes> Group<L> {
         self.busy_until = end;
         self.empty_passes = if tokens == 0 { self.empty_passes + 1 } else { 0 };
         let another = self.in_flight() < self.depth && self.has_work() && !self.idles();
-        self.due = another.then_some(now);
+        self.due = another.then_some(now.max(self.held));
         if another {
             self.report(now, step);
         }

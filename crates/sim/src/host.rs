@@ -1,20 +1,32 @@
 //! Copies between an accelerator and its host's memory in virtual time: a lane for each direction, first come first
-//! served.
+//! served. What is copied, and why, the rank says.
 //!
-//! As vLLM's worker does it: a store waits for the launch of the next pass, or of its own if that has to wait for it; a
-//! load starts with its pass; what has ended is asked for when a pass is launched. What is copied, and why, the rank
-//! says.
+//! vLLM's worker: a store waits for the launch of the next pass, or of its own if that has to wait for it; a load starts
+//! with its pass; what has ended is asked for when a pass is launched. SGLang's cache controller: a copy starts when it is
+//! handed over and the pass launched last has ended; what has ended is asked for before a pass is scheduled; a pass
+//! computes a layer when its part of the load is there, so it ends no sooner than its load.
 
 use windtunnel_config::HostOffload;
-use windtunnel_engine::{HostJob, Nanos, Rank, RequestId};
+use windtunnel_engine::{HostJob, Nanos, Rank, RequestId, Scheduled};
 
 /// A copy under way.
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     end: Nanos,
     job: u64,
-    /// The request that waits for it, if it is a load.
+    /// The request that waits for it, if it is a load of vLLM's.
     loads: Option<RequestId>,
+}
+
+/// What copies mean for the pass that was just scheduled.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Launch {
+    /// It cannot start sooner.
+    pub(crate) ready: Nanos,
+    /// It cannot end sooner.
+    pub(crate) loaded: Nanos,
+    /// The scheduler does nothing else until then.
+    pub(crate) held: Nanos,
 }
 
 /// The copies of a rank.
@@ -22,11 +34,13 @@ pub(crate) struct HostCopies {
     offload: HostOffload,
     /// When the lane to the host, and the one from it, have done what they were given.
     free_at: [Nanos; 2],
-    /// The worker may be ahead of its passes: it waited for a copy.
+    /// The worker (SGLang: the scheduler) may be ahead of its passes: it waited for a copy.
     now: Nanos,
     running: Vec<Copy>,
-    /// Stores that start with the next launch.
+    /// Stores that start with the next launch (vLLM).
     put_off: Vec<HostJob>,
+    /// Tokens copied to the host, and from it.
+    pub(crate) tokens: [u64; 2],
 }
 
 impl HostCopies {
@@ -37,48 +51,104 @@ impl HostCopies {
             now: Nanos::ZERO,
             running: Vec::new(),
             put_off: Vec::new(),
+            tokens: [0; 2],
         }
     }
 
-    /// Launches the pass scheduled last, with these jobs, of which it has to wait for those in `flush`. Tells the rank
-    /// what has ended, and when the pass can start.
+    /// Bytes copied to the host, and from it.
+    pub(crate) fn bytes(&self) -> [u64; 2] {
+        self.tokens.map(|tokens| tokens * self.offload.bytes_per_token)
+    }
+
+    /// Before a pass is scheduled at `now`, tells the rank what has ended (SGLang).
+    pub(crate) fn report(&mut self, rank: &mut Rank, now: Nanos) {
+        if !matches!(rank, Rank::Sglang(_)) {
+            return;
+        }
+        self.take_ended(now).into_iter().for_each(|copy| rank.job_done(copy.job));
+    }
+
+    /// The pass scheduled last is launched: its copies start, and those that it has to wait for are waited for. Tells the
+    /// rank what has ended, if its engine asks now. `busy_until`: the end of the pass launched before it.
     pub(crate) fn launch(
         &mut self,
         rank: &mut Rank,
-        mut jobs: Vec<HostJob>,
+        jobs: Vec<HostJob>,
         flush: &[u64],
-        now: Nanos,
-    ) -> Nanos {
+        (now, busy_until): (Nanos, Nanos),
+    ) -> Launch {
         self.now = self.now.max(now);
+        match rank {
+            Rank::Sglang(_) => self.hand_over(&jobs, flush, busy_until),
+            _ => {
+                let ready = self.launch_worker(rank, jobs, flush);
+                Launch { ready, ..Launch::default() }
+            }
+        }
+    }
+
+    /// The result of a pass of SGLang was processed at `now`, with which these copies are handed over.
+    pub(crate) fn completed(&mut self, jobs: &[HostJob], now: Nanos, busy_until: Nanos) {
+        self.now = self.now.max(now);
+        self.hand_over(jobs, &[], busy_until);
+    }
+
+    fn hand_over(&mut self, jobs: &[HostJob], awaited: &[u64], busy_until: Nanos) -> Launch {
+        let mut loaded = Nanos::ZERO;
+        for job in jobs {
+            let end = self.start(job, busy_until);
+            if job.load {
+                loaded = end;
+            }
+            if awaited.contains(&job.job) {
+                self.running.pop();
+                self.now = self.now.max(end);
+            }
+        }
+        let held = if awaited.is_empty() { Nanos::ZERO } else { self.now };
+        Launch { ready: held, loaded, held }
+    }
+
+    fn launch_worker(&mut self, rank: &mut Rank, mut jobs: Vec<HostJob>, flush: &[u64]) -> Nanos {
         let mut loads = jobs.extract_if(.., |job| job.load).collect::<Vec<_>>();
         let mut starting = std::mem::take(&mut self.put_off);
         starting.extend(jobs.extract_if(.., |job| flush.contains(&job.job)));
         self.put_off = jobs;
-        starting.drain(..).for_each(|job| self.start(&job));
+        starting.drain(..).for_each(|job| {
+            self.start(&job, Nanos::ZERO);
+        });
         for copy in self.running.iter().filter(|copy| flush.contains(&copy.job)) {
             self.now = self.now.max(copy.end);
         }
-        loads.drain(..).for_each(|job| self.start(&job));
-        let now = self.now;
-        let mut done: Vec<Copy> = self.running.extract_if(.., |copy| copy.end <= now).collect();
-        done.sort_by_key(|copy| (copy.end, copy.job));
-        for copy in done {
+        loads.drain(..).for_each(|job| {
+            self.start(&job, Nanos::ZERO);
+        });
+        for copy in self.take_ended(self.now) {
             rank.job_done(copy.job);
             if let Some(slot) = copy.loads.and_then(|id| rank.slot_of(id)) {
                 rank.kv_loaded(slot);
             }
         }
-        now
+        self.now
     }
 
-    fn start(&mut self, job: &HostJob) {
-        let bytes = job.blocks.len() as f64 * self.offload.bytes_per_block as f64;
+    /// Takes the copies that have ended at `now`, in order.
+    fn take_ended(&mut self, now: Nanos) -> Vec<Copy> {
+        let mut ended: Vec<Copy> = self.running.extract_if(.., |copy| copy.end <= now).collect();
+        ended.sort_by_key(|copy| (copy.end, copy.job));
+        ended
+    }
+
+    fn start(&mut self, job: &HostJob, not_before: Nanos) -> Nanos {
+        let bytes = f64::from(job.tokens) * self.offload.bytes_per_token as f64;
         let rate = if job.load { self.offload.from_host } else { self.offload.to_host };
         let time = rate.map_or(0.0, |rate| bytes / rate).round() as u64;
+        self.tokens[usize::from(job.load)] += u64::from(job.tokens);
         let lane = &mut self.free_at[usize::from(job.load)];
-        let end = self.now.max(*lane) + self.offload.latency + Nanos(time);
+        let end = self.now.max(*lane).max(not_before) + self.offload.latency + Nanos(time);
         *lane = end;
-        self.running.push(Copy { end, job: job.job, loads: job.load.then_some(job.request) });
+        self.running.push(Copy { end, job: job.job, loads: job.request.filter(|_| job.load) });
+        end
     }
 
     /// When something next ends or can start.
@@ -86,4 +156,9 @@ impl HostCopies {
         let running = self.running.iter().map(|copy| copy.end).min().unwrap_or(Nanos::NEVER);
         if self.put_off.is_empty() { running } else { self.now }
     }
+}
+
+/// What a schedule call said of copies.
+pub(crate) fn jobs_of(scheduled: &Scheduled) -> (Vec<HostJob>, Vec<u64>) {
+    (scheduled.host_jobs.clone(), scheduled.flush.clone())
 }

@@ -5,7 +5,7 @@
 mod elastic;
 
 use crate::group::GroupOptions;
-use crate::host::HostCopies;
+use crate::host::{HostCopies, Launch, jobs_of};
 use crate::observer::EventBuffer;
 use std::collections::VecDeque;
 use windtunnel_engine::{
@@ -13,7 +13,7 @@ use windtunnel_engine::{
     RankStats, Request, RequestId, Scheduled, Shape, Slot, Steady,
 };
 use windtunnel_perf::TimingModel;
-use windtunnel_report::{Collector, RankRow, Refusal, RequestRecord, Role, Routing};
+use windtunnel_report::{Collector, HostRow, RankRow, Refusal, RequestRecord, Role, Routing};
 use windtunnel_router::{NewsBook, RankLoad, WorkerLoad};
 use windtunnel_traffic::Arrival;
 
@@ -48,8 +48,8 @@ pub(crate) struct Part {
     pub(crate) duration: Nanos,
     pub(crate) tokens: u64,
     pub(crate) prefill_tokens: u64,
-    /// When it can start, if it has to wait for a copy.
-    pub(crate) ready: Nanos,
+    /// What copies from and to the host mean for it.
+    pub(crate) copies: Launch,
     /// Requests preempt each other without end and without a token.
     pub(crate) fruitless: bool,
     /// The engine would have died of it.
@@ -329,6 +329,9 @@ impl Lane {
             self.flying.push_back(flying);
             return Part::default();
         }
+        if let Some(host) = &mut self.host {
+            host.report(&mut self.rank, now);
+        }
         let scheduled = self.rank.schedule_throttled(throttle);
         let duration = timing.pass_duration(&self.charged.part(scheduled.shape()));
         flying.takes_part = true;
@@ -361,10 +364,10 @@ impl Lane {
             }
         }
         let preempted = scheduled.preempted.len() as u64;
-        let mut ready = start;
+        let mut copies = Launch::default();
         if let Some(host) = &mut self.host {
-            let (jobs, flush) = (scheduled.host_jobs.clone(), scheduled.flush.clone());
-            ready = ready.max(host.launch(&mut self.rank, jobs, &flush, now));
+            let (jobs, flush) = jobs_of(scheduled);
+            copies = host.launch(&mut self.rank, jobs, &flush, (now, start));
         }
         // The worker is asked when a pass is launched (vLLM).
         self.loaded.drain(..).for_each(|slot| self.rank.kv_loaded(slot));
@@ -377,7 +380,7 @@ impl Lane {
             duration,
             tokens: flying.tokens(),
             prefill_tokens: flying.prefill_tokens,
-            ready,
+            copies,
             fruitless: preempted > 0 && self.fruitless(),
             ended,
         }
@@ -396,6 +399,10 @@ impl Lane {
     pub(crate) fn complete(&mut self, now: Nanos, collector: &mut Collector) -> u64 {
         let Some(pass) = self.flying.pop_front().filter(|pass| pass.takes_part) else { return 0 };
         let outcome = self.rank.complete();
+        if let Some(host) = &mut self.host {
+            let busy_until = self.flying.back().map_or(pass.end, |launched| launched.end);
+            host.completed(&outcome.host_jobs, now, busy_until);
+        }
         let ended = outcome.finished.iter().filter(|finished| !finished.held).count() as u64;
         if outcome.steady_tokens > 0 || !outcome.tokens.is_empty() {
             self.fruitless_preemptions = 0;
@@ -592,6 +599,16 @@ impl Lane {
         row.peak_kv_blocks = u64::from(stats.peak_used_blocks);
         row.preemptions = stats.preemptions;
         row.evicted_blocks = stats.evictions;
+        if let Some(host) = &self.host {
+            let [to_host, from_host] = host.bytes();
+            row.host = Some(HostRow {
+                blocks: u64::from(stats.host_blocks),
+                used_blocks: u64::from(stats.host_used_blocks),
+                hit_tokens: stats.host_hits,
+                bytes_to_host: to_host,
+                bytes_from_host: from_host,
+            });
+        }
         row
     }
 }

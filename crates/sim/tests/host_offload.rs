@@ -47,6 +47,11 @@ fn a_forgotten_prompt_comes_back_from_the_host() {
     let with = run(&[OFFLOAD], &forgotten());
     assert_eq!(times(&with), [[10.0, 0.0], [60.0, 0.0], [118.0, 16.0]]);
     assert_eq!(with.metric("prefix_cache_reused_ratio"), Some(16.0 / 68.0));
+    assert_eq!(without.metric("host_kv_hit_tokens"), None);
+    // The first prompt's four blocks and the second's nine; the third finds its own there.
+    let tier =
+        ["host_kv_hit_tokens", "host_kv_bytes_written", "host_kv_bytes_read"].map(|name| with.metric(name));
+    assert_eq!(tier, [Some(16.0), Some(52e6), Some(16e6)]);
 }
 
 /// 4 blocks of 4 MB to the host at 0.5 bytes a nanosecond take 32 ms; the second prompt wants them at 12 and has to wait
@@ -83,7 +88,9 @@ fn what_is_not_modelled_is_refused() {
     };
     let theirs = refusal(&[OFFLOAD, "engine.semantics=aisimulate_0_13"]);
     assert!(
-        theirs.contains("kv_cache.host_offload: given, but it belongs to aggregated workers of vllm"),
+        theirs.contains(
+            "kv_cache.host_offload: given, but it belongs to aggregated workers of vllm and sglang"
+        ),
         "{theirs}"
     );
     let unknown = refusal(&[OFFLOAD, "engine.workers.aggregated.kv_cache.bytes_per_token=auto"]);

@@ -558,8 +558,8 @@ pub(crate) struct KvCache {
     /// How many blocks there are.
     #[serde(default)]
     pub capacity: Capacity,
-    /// Full blocks of prompts are copied to the host's memory and come back from there (vLLM's native CPU offload).
-    /// vLLM only, under native semantics, for aggregated workers.
+    /// KV is copied to the host's memory and comes back from there: vLLM's native CPU offload, or SGLang's HiCache.
+    /// Under native semantics, for aggregated workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_offload: Option<HostOffload>,
 }
@@ -568,9 +568,22 @@ pub(crate) struct KvCache {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HostOffload {
-    /// Blocks there.
+    /// Blocks there, or pages. Needed for vLLM; for SGLang instead of hicache_ratio or hicache_size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4_000_000_000u32))]
-    pub num_host_blocks: u32,
+    pub num_host_blocks: Option<u32>,
+    /// Tokens there for each token of the pool, and a page more: 2 if neither this nor another size is given. SGLang
+    /// only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e6))]
+    pub hicache_ratio: Option<f64>,
+    /// The host's memory in GB. SGLang only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub hicache_size: Option<u32>,
+    /// When KV is copied to the host: write_through if not given. SGLang only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hicache_write_policy: Option<HicacheWritePolicy>,
     /// Who shares it.
     #[serde(default)]
     pub scope: OffloadScope,
@@ -586,6 +599,18 @@ pub(crate) struct HostOffload {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub latency_to_first_byte_ms: f64,
+}
+
+/// When SGLang copies KV to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HicacheWritePolicy {
+    /// When it is entered in the cache.
+    WriteThrough,
+    /// When it is used for the second time.
+    WriteThroughSelective,
+    /// When it is evicted.
+    WriteBack,
 }
 
 fn host_bandwidth() -> f64 {

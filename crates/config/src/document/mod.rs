@@ -10,9 +10,9 @@ mod traffic;
 
 pub(crate) use engine::{
     Backend, BytesPerToken, CapacityPolicy, CapacityType, ChunkedPrefillSize, Composition, ContextLength,
-    Defaults, Engine, GemmQuantMode, KvCacheQuantMode, KvTransfer, LinkSharing, Mode, MoeQuantMode, Off,
-    PreemptionMode, PreemptionThreshold, QueuePolicy, RankPlacement, SchedulePolicy, Scheduler, Semantics,
-    Timing, TimingType, TransferTiming, Worker,
+    Defaults, Engine, GemmQuantMode, HicacheWritePolicy, KvCacheQuantMode, KvTransfer, LinkSharing, Mode,
+    MoeQuantMode, Off, PreemptionMode, PreemptionThreshold, QueuePolicy, RankPlacement, SchedulePolicy,
+    Scheduler, Semantics, Timing, TimingType, TransferTiming, Worker,
 };
 pub(crate) use fleet::{
     Faults, LoadPredictor, OnCrash, Planner, PlannerPolicy, PlannerTarget, ScalingMetric,

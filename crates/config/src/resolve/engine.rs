@@ -3,14 +3,14 @@
 
 use super::calibrated::pass_model;
 use super::capacity::Blocks;
-use super::role::{RoleKeys, token_bytes};
+use super::role::RoleKeys;
 use super::timing::timing;
-use super::{Findings, owners, sglang, trtllm, vllm};
+use super::{Findings, host, owners, sglang, trtllm, vllm};
 use crate::document::{
     Backend, BytesPerToken, ContextLength, Defaults, RankPlacement, Semantics as SemanticsKey, TimingType,
     Worker,
 };
-use crate::experiment::{Deployment, HostOffload, Parallelism, Placement, Semantics};
+use crate::experiment::{Deployment, Parallelism, Placement, Semantics};
 use std::num::NonZeroU32;
 use std::path::Path;
 use windtunnel_engine::{ConfigError, Nanos, RankConfig};
@@ -66,7 +66,7 @@ pub(super) fn deployment(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
         findings.problem(&format!("{WORKER}.parallelism"), message);
         return None;
     }
-    let host_offload = host_offload(keys, folder, block_size, findings);
+    let host_offload = host::offload(keys, folder, findings);
     let worker = &mut keys.worker;
     let spread = &worker.parallelism;
     let Rank { config, blocks } = rank?;
@@ -114,54 +114,6 @@ impl<C> Rank<C> {
     fn of<D>(self, engine: impl Fn(C) -> D) -> Rank<D> {
         Rank { config: engine(self.config), blocks: self.blocks }
     }
-}
-
-/// How blocks get to the host and back. Only vLLM's own offload is modelled, and only where nothing else moves KV.
-fn host_offload(
-    keys: &RoleKeys,
-    folder: &Path,
-    block_size: u32,
-    findings: &mut Findings,
-) -> Option<HostOffload> {
-    let offload = keys.worker.kv_cache.host_offload.as_ref()?;
-    let path = format!("{KV_CACHE}.host_offload");
-    let here = match (keys.backend, keys.semantics, keys.role) {
-        (Backend::Vllm, SemanticsKey::Native, "aggregated") => None,
-        (Backend::Vllm, SemanticsKey::Native, _) => Some("engine.mode disaggregated".to_owned()),
-        (Backend::Vllm, SemanticsKey::Aisimulate013, _) => {
-            Some("engine.semantics aisimulate_0_13".to_owned())
-        }
-        (backend, ..) => Some(format!("backend {}", name(backend))),
-    };
-    if let Some(here) = here {
-        let message = format!(
-            "given, but it belongs to aggregated workers of vllm under engine.semantics native, and here is {here}"
-        );
-        findings.problem(&path, message);
-        return None;
-    }
-    let rate = |gbps: f64| (gbps > 0.0).then_some(gbps);
-    let (to_host, from_host) = (rate(offload.d2h_bandwidth_gbps), rate(offload.h2d_bandwidth_gbps));
-    let latency =
-        findings.time(&format!("{path}.latency_to_first_byte_ms"), offload.latency_to_first_byte_ms)?;
-    let token = match keys.worker.kv_cache.bytes_per_token {
-        BytesPerToken::Bytes(bytes) => Some(bytes),
-        BytesPerToken::Auto(_) => {
-            token_bytes(&keys.model, keys.kvcache_quant_mode, folder, keys.worker.parallelism.tensor)
-        }
-    };
-    if token.is_none() && (to_host.is_some() || from_host.is_some()) {
-        let path = format!("{KV_CACHE}.bytes_per_token");
-        let got = findings.shown(&path, "auto");
-        let message = format!(
-            "got {got}; with host_offload that needs an engine.model that `windtunnel models` lists, or a \
-             config.json: give one of these, or a number here"
-        );
-        findings.problem(&path, message);
-        return None;
-    }
-    let bytes_per_block = token.unwrap_or(0) * u64::from(block_size);
-    Some(HostOffload { bytes_per_block, to_host, from_host, latency })
 }
 
 /// Fills in the tokens of a block.

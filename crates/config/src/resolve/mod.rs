@@ -8,6 +8,7 @@ mod capacity;
 mod engine;
 mod fleet;
 mod gpu;
+mod host;
 mod model;
 mod owners;
 mod role;

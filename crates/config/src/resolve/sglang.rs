@@ -4,10 +4,10 @@
 use super::capacity::{self, Limits};
 use super::engine::{KV_CACHE, Rank, SCHEDULER, ahead, context_length, refuse};
 use super::role::RoleKeys;
-use super::{Findings, gpu};
+use super::{Findings, gpu, host};
 use crate::document::{
     ChunkedPrefillSize, ContextLength, Defaults, Off, PreemptionThreshold, QueuePolicy, SchedulePolicy,
-    Scheduler,
+    Scheduler, Semantics as SemanticsKey,
 };
 use crate::experiment::Semantics;
 use std::path::Path;
@@ -42,6 +42,14 @@ pub(super) fn rank(
     let overlap = ahead(&mut scheduler.overlap, "overlap", semantics, findings);
     let conservativeness = *scheduler.schedule_conservativeness.get_or_insert(1.0);
     let max_total_tokens = max_total_tokens?;
+    let host = match (keys.semantics, keys.role) {
+        (SemanticsKey::Native, "aggregated") => {
+            host::hicache(keys, folder, (max_total_tokens, page_size), findings)
+        }
+        // Refused where the copies are looked at.
+        _ => None,
+    };
+    let scheduler = &mut keys.worker.scheduler;
     let config = Config {
         max_running_requests: seats?,
         max_prefill_tokens: *scheduler.max_prefill_tokens.get_or_insert(16384),
@@ -58,6 +66,7 @@ pub(super) fn rank(
         schedule_conservativeness: if ranks > 1 { conservativeness * 0.3 } else { conservativeness },
         clip_max_new_tokens: *scheduler.clip_max_new_tokens.get_or_insert(4096),
         radix_cache,
+        host: host.filter(|_| radix_cache),
         overlap,
         prefill_decode_interval: *scheduler.prefill_decode_interval.get_or_insert(0),
         disaggregation,

@@ -3,7 +3,7 @@
 use super::capacity::{self, Limits};
 use super::engine::{Rank, SCHEDULER, ahead, context_length, refuse};
 use super::role::RoleKeys;
-use super::{Findings, gpu};
+use super::{Findings, gpu, host};
 use crate::document::{ContextLength, Defaults, PreemptionMode as PreemptionKey, QueuePolicy};
 use crate::experiment::Semantics;
 use std::path::Path;
@@ -34,6 +34,7 @@ pub(super) fn rank(
         let limits = Limits { max_batched_tokens, max_sequences };
         capacity::blocks(keys, &limits, folder, semantics, findings)
     });
+    let host_blocks = host::vllm_blocks(keys, findings);
     let several = keys.worker.parallelism.attention_data > 1;
     let cache = &mut keys.worker.kv_cache;
     let scheduler = &mut keys.worker.scheduler;
@@ -46,7 +47,6 @@ pub(super) fn rank(
         findings.problem(&format!("{SCHEDULER}.prefill_schedule_interval"), message);
     }
     let async_scheduling = ahead(&mut scheduler.async_scheduling, "async_scheduling", semantics, findings);
-    let host_blocks = cache.host_offload.as_ref().map(|offload| offload.num_host_blocks);
     let (max_num_batched_tokens, max_num_seqs) = limits?;
     let blocks = memory?;
     // There, every block holds tokens; here, one of them is the null block. The number is bounded, so this does

@@ -9,7 +9,7 @@
 //! one more owner, *store* makes an owner's blocks reusable, *release* gives an owner's blocks back.
 
 use super::key_table::{KeyTable, NIL};
-use crate::event::{KvEventScope, KvEvents};
+use crate::event::{KvEventScope, KvEvents, Tier};
 use crate::identity::BlockKey;
 use crate::request::RequestId;
 use std::collections::HashSet;
@@ -190,7 +190,7 @@ impl BlockTree {
             self.blocks[at as usize].key = NO_KEY;
             self.evictions += 1;
             if self.scope.tells(b.key) {
-                self.events.removed_together(&[b.key]);
+                self.events.removed_together(Tier::Device, &[b.key]);
             }
             if at == block {
                 return;

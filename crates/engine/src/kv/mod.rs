@@ -12,5 +12,6 @@ pub(crate) use block_pool::BlockPool;
 pub(crate) use block_table::MOST_BLOCKS;
 pub(crate) use block_tree::BlockTree;
 pub use key_table::KeyTable;
-pub(crate) use radix::{Entering, NodeId, ROOT, Radix, Telling};
+pub(crate) use radix::{Entering, HostMove, NodeId, ROOT, Radix, Telling};
+pub use radix::{HostTier, WritePolicy};
 pub(crate) use text::Text;

@@ -2,16 +2,23 @@
 //! whole; what it holds is counted, not stored
 //! (sglang/srt/mem_cache/unified_cache/unified_tree_core.py, version 0.5.23, its FULL component).
 //!
-//! The pool is a number of free tokens. Which slots they are is not known, for nothing depends on it.
+//! The pool is a number of free tokens. Which slots they are is not known, for nothing depends on it. Nodes may have
+//! a copy in the host's memory as well, or there alone: `host`.
+
+mod host;
 
 use super::text::{Symbol, Text};
-use crate::event::{KvEventScope, KvEvents};
+use crate::event::{KvEventScope, KvEvents, Tier};
 use crate::identity::{BlockKey, Keys};
 use crate::request::RequestId;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+
+pub(crate) use host::HostMove;
+use host::{Copies, Host};
+pub use host::{HostTier, WritePolicy};
 
 /// A node's number. Numbers of nodes that are gone are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +46,12 @@ struct Node {
     previous: u32,
     next: u32,
     locks: u32,
+    /// Its KV is on the device; without a host tier always.
+    on_device: bool,
+    /// Children with KV on the device.
+    device_children: u32,
+    /// What a host tier knows of it.
+    copies: Copies,
     /// When it was last used, by the logical clock.
     used: u64,
     /// Distinguishes nodes that have one number after the other.
@@ -76,10 +89,18 @@ impl Hasher for PlaceHasher {
 /// What a look-up found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Match {
-    /// The last node of the path.
+    /// The last node of the path on the device.
     pub(crate) node: NodeId,
-    /// Tokens found.
+    /// Tokens found on the device.
     pub(crate) len: u32,
+    /// The last node of the path, where the rest of it is on the host.
+    pub(crate) best: NodeId,
+    /// Tokens found behind those, on the host.
+    pub(crate) host: u32,
+}
+
+impl Match {
+    const NOTHING: Match = Match { node: ROOT, len: 0, best: ROOT, host: 0 };
 }
 
 /// Who enters a sequence, for the events.
@@ -88,6 +109,8 @@ pub(crate) struct Entering<'a> {
     pub(crate) request: RequestId,
     /// The identities of the whole blocks of the sequence that events tell of.
     pub(crate) keys: &'a [BlockKey],
+    /// Tokens that the request has entered before: they count as used by it already.
+    pub(crate) entered: u32,
 }
 
 /// What the events tell.
@@ -122,6 +145,7 @@ pub(crate) struct Radix {
     evicted_tokens: u64,
     telling: Telling,
     events: Option<KvEvents>,
+    host: Option<Box<Host>>,
 }
 
 impl Radix {
@@ -147,6 +171,7 @@ impl Radix {
             evicted_tokens: 0,
             telling,
             events: (enabled && telling.scope.is_on()).then(KvEvents::default),
+            host: None,
         };
         radix.add_node(None, 0, 0, NIL, Symbol(0));
         radix.nodes[0].locks = 1;
@@ -251,10 +276,11 @@ impl Radix {
     pub(crate) fn lookup(&mut self, text: &Arc<Text>, len: u32) -> Match {
         let len = self.floor(len);
         if !self.enabled || len == 0 {
-            return Match { node: ROOT, len: 0 };
+            return Match::NOTHING;
         }
         let mut node = ROOT.0;
         let mut at = 0;
+        let mut found = Match::NOTHING;
         while at < len {
             let symbol = text.symbol(at, at + self.page);
             let Some(&child) = self.children.get(&(node, symbol.0)) else { break };
@@ -264,12 +290,16 @@ impl Radix {
             }
             at = same;
             node = if whole { child } else { self.split(child, same) };
+            // What is not on the device is the end of the path.
+            if self.nodes[node as usize].on_device {
+                (found.node, found.len) = (NodeId(node), at);
+            }
             if !whole {
                 break;
             }
         }
         let now = self.tick();
-        let found = Match { node: NodeId(node), len: at };
+        (found.best, found.host) = (NodeId(node), at - found.len);
         let mut used = now;
         loop {
             self.touch(node, used);
@@ -291,7 +321,8 @@ impl Radix {
     }
 
     /// Enters the first `len` tokens of `text`, of which the request's own slots from `held` on are given to
-    /// the tree, or back to the pool where the tree has those tokens already. Returns the node at its end.
+    /// the tree, or back to the pool where the tree has those tokens on the device already. Returns the node at its
+    /// end.
     pub(crate) fn insert(&mut self, text: &Arc<Text>, len: u32, held: u32, who: Entering<'_>) -> NodeId {
         let len = self.floor(len);
         let now = self.tick();
@@ -308,9 +339,16 @@ impl Radix {
             let now = self.tick();
             self.touch(child, now);
             node = if whole { child } else { self.split(child, same) };
+            if self.nodes[node as usize].on_device {
+                self.give_back(u64::from(same.saturating_sub(held.max(at))));
+            } else {
+                self.restore(node, who.request);
+            }
+            if same > who.entered {
+                self.count_use(node, who.request);
+            }
             at = same;
         }
-        self.give_back(u64::from(at.saturating_sub(held)));
         if at < len {
             let symbol = text.symbol(at, at + self.page);
             let leaf = self.add_node(Some(text.clone()), at, len, node, symbol);
@@ -321,10 +359,13 @@ impl Radix {
                 if !keys.is_empty() {
                     self.nodes[leaf as usize].keys = keys.to_vec();
                     let first = before.len() as u32;
-                    events.stored_joined(who.request, first, before.last().copied(), keys);
+                    events.stored_joined(Tier::Device, who.request, first, before.last().copied(), keys);
                 }
             }
             self.became_evictable(leaf);
+            if len > who.entered {
+                self.count_use(leaf, who.request);
+            }
             node = leaf;
         }
         NodeId(node)
@@ -333,7 +374,7 @@ impl Radix {
     /// Makes the end of the first `len` tokens of a sequence that is cached the end of a node.
     pub(crate) fn part_at(&mut self, text: &Arc<Text>, len: u32) {
         let len = self.floor(len);
-        self.insert(text, len, len, Entering { request: RequestId(0), keys: &[] });
+        self.insert(text, len, len, Entering { request: RequestId(0), keys: &[], entered: len });
     }
 
     /// Holds a path, so that it is not evicted.
@@ -341,11 +382,11 @@ impl Radix {
         let mut at = node.0;
         while at != ROOT.0 {
             let n = &mut self.nodes[at as usize];
-            if n.locks == 0 {
+            if n.locks == 0 && n.on_device {
                 let len = u64::from(n.len());
                 self.evictable -= len;
                 self.protected += len;
-                if n.first_child == NIL {
+                if n.device_children == 0 {
                     self.evictable_leaves -= 1;
                 }
             }
@@ -361,18 +402,24 @@ impl Radix {
             let n = &mut self.nodes[at as usize];
             n.locks -= 1;
             let parent = n.parent;
-            if n.locks == 0 {
+            if n.locks == 0 && n.on_device {
                 let len = u64::from(n.len());
                 self.evictable += len;
                 self.protected -= len;
                 self.became_evictable(at);
+            } else if n.locks == 0 {
+                self.became_host_leaf(at);
             }
             at = parent;
         }
     }
 
-    /// Drops unlocked leaves, the one used least recently first, until `tokens` are free or none is left.
+    /// Drops unlocked leaves, the one used least recently first, until `tokens` are free or none is left. With a host
+    /// tier they may stay there.
     pub(crate) fn evict_until_free(&mut self, tokens: u64) {
+        if self.host.is_some() {
+            return self.evict_or_demote_until_free(tokens);
+        }
         while self.free < tokens && self.evictable_leaves > 0 {
             let Some(Reverse((used, node, serial))) = self.leaves.pop() else { return };
             if self.is_evictable(node, serial, used) {
@@ -417,8 +464,9 @@ impl Radix {
 
     /// The identities in the cache, for tests.
     pub(crate) fn cached_keys(&self) -> Vec<BlockKey> {
+        let on_device = |n: &&Node| n.text.is_some() && n.on_device;
         let mut keys: Vec<BlockKey> =
-            self.nodes.iter().filter(|n| n.text.is_some()).flat_map(|n| n.keys.iter().copied()).collect();
+            self.nodes.iter().filter(on_device).flat_map(|n| n.keys.iter().copied()).collect();
         keys.sort_unstable();
         keys
     }
@@ -434,9 +482,11 @@ impl Radix {
     fn touch(&mut self, node: u32, used: u64) {
         let n = &mut self.nodes[node as usize];
         n.used = used;
-        if n.locks == 0 && n.first_child == NIL {
+        if n.locks == 0 && n.device_children == 0 && n.on_device {
             self.leaves.push(Reverse((used, node, n.serial)));
             self.tidy();
+        } else if !n.on_device {
+            self.became_host_leaf(node);
         }
     }
 
@@ -454,22 +504,57 @@ impl Radix {
 
     fn is_evictable(&self, node: u32, serial: u32, used: u64) -> bool {
         let n = &self.nodes[node as usize];
-        n.serial == serial && n.used == used && n.locks == 0 && n.first_child == NIL && n.text.is_some()
+        n.serial == serial
+            && n.used == used
+            && n.locks == 0
+            && n.device_children == 0
+            && n.on_device
+            && n.text.is_some()
     }
 
-    /// A node without locks: if it is a leaf, it may be evicted from now on.
+    /// A node on the device without locks: if none of its children is there too, it may be evicted from now on.
     fn became_evictable(&mut self, node: u32) {
         let n = &self.nodes[node as usize];
-        if n.first_child == NIL {
+        if n.device_children == 0 {
             self.evictable_leaves += 1;
             self.leaves.push(Reverse((n.used, node, n.serial)));
             self.tidy();
         }
     }
 
+    /// Drops a leaf that is on the device alone.
     fn drop_leaf(&mut self, node: u32) {
+        let len = u64::from(self.nodes[node as usize].len());
+        let (parent, keys) = self.unlink(node);
+        self.leave_device(len, parent);
+        self.tell_removed(Tier::Device, &keys);
+    }
+
+    /// So many tokens of a node that could be evicted are on the device no more.
+    fn leave_device(&mut self, len: u64, parent: u32) {
+        self.evictable -= len;
+        self.evictable_leaves -= 1;
+        self.give_back(len);
+        self.evicted_tokens += len;
+        let p = &mut self.nodes[parent as usize];
+        p.device_children -= 1;
+        if parent != ROOT.0 && p.locks == 0 {
+            self.became_evictable(parent);
+        }
+    }
+
+    fn tell_removed(&mut self, from: Tier, keys: &[BlockKey]) {
+        if let Some(events) = &mut self.events
+            && !keys.is_empty()
+        {
+            events.removed_together(from, keys);
+        }
+    }
+
+    /// Takes a node without children out of the tree. Tells its parent, and its keys.
+    fn unlink(&mut self, node: u32) -> (u32, Vec<BlockKey>) {
         let n = &mut self.nodes[node as usize];
-        let len = u64::from(n.len());
+        debug_assert_eq!(n.first_child, NIL);
         n.text = None;
         let (parent, symbol, previous, next) = (n.parent, n.symbol, n.previous, n.next);
         let keys = std::mem::take(&mut n.keys);
@@ -483,18 +568,7 @@ impl Radix {
             at => self.nodes[at as usize].previous = previous,
         }
         self.vacant.push(node);
-        self.evictable -= len;
-        self.evictable_leaves -= 1;
-        self.give_back(len);
-        self.evicted_tokens += len;
-        if let Some(events) = &mut self.events
-            && !keys.is_empty()
-        {
-            events.removed_together(&keys);
-        }
-        if parent != ROOT.0 && self.nodes[parent as usize].locks == 0 {
-            self.became_evictable(parent);
-        }
+        (parent, keys)
     }
 
     /// Puts a node for the part of `child` before `at` above it, which keeps the rest.
@@ -502,6 +576,7 @@ impl Radix {
         let c = &self.nodes[child as usize];
         let (text, start, parent, symbol) = (c.text.clone(), c.start, c.parent, c.symbol);
         let (locks, previous, next) = (c.locks, c.previous, c.next);
+        let (on_device, copies) = (c.on_device, c.copies);
         let serial = self.fresh_serial();
         let used = self.tick();
         let head = self.place(Node {
@@ -515,6 +590,9 @@ impl Radix {
             previous,
             next,
             locks,
+            on_device,
+            device_children: u32::from(on_device),
+            copies,
             used,
             serial,
             keys: Vec::new(),
@@ -541,10 +619,13 @@ impl Radix {
         }
         self.children.insert((head, rest.0), child);
         self.touch(child, now);
+        if self.host.is_some() {
+            self.split_copies(child, head);
+        }
         head
     }
 
-    /// A node behind the last child of `parent`.
+    /// A node on the device behind the last child of `parent`.
     fn add_node(
         &mut self,
         text: Option<Arc<Text>>,
@@ -567,25 +648,32 @@ impl Radix {
             previous,
             next: NIL,
             locks: 0,
+            on_device: true,
+            device_children: 0,
+            copies: Copies::default(),
             used,
             serial,
             keys: Vec::new(),
         });
         if parent != NIL {
             match previous {
-                NIL => {
-                    let p = &mut self.nodes[parent as usize];
-                    p.first_child = node;
-                    if p.locks == 0 {
-                        self.evictable_leaves -= 1;
-                    }
-                }
+                NIL => self.nodes[parent as usize].first_child = node,
                 at => self.nodes[at as usize].next = node,
             }
             self.nodes[parent as usize].last_child = node;
+            self.enter_device(parent);
             self.children.insert((parent, symbol.0), node);
         }
         node
+    }
+
+    /// A node has one more child on the device.
+    fn enter_device(&mut self, parent: u32) {
+        let p = &mut self.nodes[parent as usize];
+        if p.device_children == 0 && p.locks == 0 {
+            self.evictable_leaves -= 1;
+        }
+        p.device_children += 1;
     }
 
     fn fresh_serial(&mut self) -> u32 {

@@ -31,6 +31,10 @@ impl Rank {
                         self.deliver(member);
                     }
                 }
+                self.radix.submit_writes();
+                let mut jobs = std::mem::take(&mut self.outcome.host_jobs);
+                self.take_host_jobs(&mut jobs, &mut Vec::new());
+                self.outcome.host_jobs = jobs;
             }
         }
         self.flight.recycle(pass);
@@ -44,7 +48,7 @@ impl Rank {
     /// (`on_idle`).
     fn turn_without_batch(&mut self) {
         let nothing_follows = self.flight.back().is_none_or(|pass| pass.mode.is_none());
-        if nothing_follows && self.unfinished() == 0 {
+        if nothing_follows && self.unfinished() == 0 && !self.radix.host_is_busy() {
             self.ratio.reset();
             self.restless = false;
         }

@@ -4,6 +4,7 @@
 
 use crate::error::ConfigError;
 use crate::event::KvEventScope;
+use crate::kv::HostTier;
 
 /// Order of the waiting queue (SGLang `--schedule-policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +122,8 @@ pub struct Config {
     pub prefill_decode_interval: u32,
     /// where at least this many requests are running.
     pub prefill_decode_interval_min_bs: u32,
+    /// The tier in the host's memory (`--enable-hierarchical-cache`).
+    pub host: Option<HostTier>,
     /// Which part of its requests it serves.
     pub disaggregation: Disaggregation,
     /// How it hands them over.
@@ -158,6 +161,7 @@ impl Config {
             overlap: true,
             prefill_decode_interval: 0,
             prefill_decode_interval_min_bs: 0,
+            host: None,
             disaggregation: Disaggregation::Off,
             hand_off_rules: HandOffRules::InTurns,
             refuse_unservable: true,
@@ -245,6 +249,18 @@ impl Config {
         }
         if self.retract_by_priority && self.priority.is_none() {
             return fail("retract_by_priority", "true".into(), "needs priority scheduling");
+        }
+        if let Some(host) = self.host {
+            if !self.radix_cache {
+                return fail("host", host.write_policy.name().to_owned(), "needs the radix cache");
+            }
+            if self.disaggregation != Disaggregation::Off {
+                let problem = "is not supported on one side of a prefill/decode deployment";
+                return fail("host", host.write_policy.name().to_owned(), problem);
+            }
+            if host.pages == 0 {
+                return fail("host.pages", "0".into(), "must be at least 1");
+            }
         }
         if self.prefill_max_requests == Some(0) {
             return fail("prefill_max_requests", "0".into(), "must be at least 1");

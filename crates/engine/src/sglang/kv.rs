@@ -2,7 +2,8 @@
 //! (mem_cache/common.py, mem_cache/unified_radix_cache.py `checkpoint_into_tree`).
 
 use super::rank::Rank;
-use crate::kv::{Entering, Radix};
+use crate::kv::{Entering, HostMove, Radix};
+use crate::pass::HostJob;
 use std::sync::Arc;
 
 impl Rank {
@@ -20,7 +21,7 @@ impl Rank {
             self.radix.name(keys, len, s.text.output(), &mut self.keys);
         }
         let text = Arc::clone(&s.text);
-        let who = Entering { request: s.id, keys: &self.keys };
+        let who = Entering { request: s.id, keys: &self.keys, entered: s.entered_len };
         let node = self.radix.insert(&text, len, s.protected_len, who);
         // The tree can drop the outputs without the prompt.
         let prompt = s.prompt - s.prompt % page;
@@ -33,6 +34,7 @@ impl Rank {
         }
         self.radix.lock(node);
         s.protected_len = len;
+        s.entered_len = s.entered_len.max(len);
         s.last_node = node;
     }
 
@@ -71,7 +73,24 @@ impl Rank {
         let found = self.radix.lookup(&s.text, limit.min(known));
         s.prefix_len = found.len;
         s.last_node = found.node;
-        s.matched = found.len.min(known.saturating_sub(1));
+        (s.best_node, s.host_len) = (found.best, found.host);
+        s.matched = (found.len + found.host).min(known.saturating_sub(1));
+    }
+
+    /// Tells of the copies from and to the host that were handed over.
+    pub(super) fn take_host_jobs(&mut self, into: &mut Vec<HostJob>, flush: &mut Vec<u64>) {
+        for HostMove { job, load, tokens, awaited } in self.radix.take_moves() {
+            let (blocks, chunks) = (Vec::new(), Vec::new());
+            into.push(HostJob { job, request: None, load, tokens, blocks, chunks });
+            if awaited {
+                flush.push(job);
+            }
+        }
+    }
+
+    /// A copy from or to the host has ended; heard in the next turn, in the order in which copies were handed over.
+    pub fn job_done(&mut self, job: u64) {
+        self.radix.move_ended(job);
     }
 }
 

@@ -27,6 +27,7 @@ mod shuffle;
 mod steady;
 mod view;
 
+pub use crate::kv::{HostTier, WritePolicy};
 pub use config::{Config, Disaggregation, HandOffRules, Policy, Priority};
 pub use rank::Rank;
 pub use view::{Mode, Retraction};

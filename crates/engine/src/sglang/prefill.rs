@@ -23,6 +23,15 @@ pub(super) enum Verdict {
     Other,
 }
 
+/// How much of a prompt is computed in a batch, and what is reserved for its outputs (`_PrefillAdmission`).
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    extend: u32,
+    outputs: u32,
+    /// More of the prompt follows.
+    is_chunk: bool,
+}
+
 /// The budgets of one prefill batch, and who is in it.
 #[derive(Debug)]
 pub(super) struct Adder {
@@ -73,6 +82,7 @@ impl Rank {
         if let Some(slot) = self.chunked {
             self.sequences[slot as usize].middle_chunks += 1;
         }
+        self.radix.submit_loads();
         self.extend(admitted);
         if self.config.mixed_chunk && !self.running.is_empty() {
             self.mix_decodes();
@@ -227,36 +237,62 @@ impl Rank {
             return self.add_with_outputs(adder, slot);
         }
         let page = self.config.page_size;
-        let (prefix, extend) = (s.prefix_len, s.fill_len - s.prefix_len);
+        let extend = s.fill_len - s.prefix_len;
         let outputs_left = self.clipped(s.max_new.saturating_sub(s.outputs));
+        // What is loaded from the host takes memory as what is computed does.
         let total = i64::from(extend) + i64::from(outputs_left) + i64::from(page);
         // Its own prefix is held first, so that it does not count as evictable.
         let node = s.last_node;
         self.radix.lock(node);
-        let verdict = self.select(adder, slot, prefix, extend, total);
+        let verdict = self.select_and_load(adder, slot, total);
         self.radix.unlock(node);
-        let (extend, outputs) = match verdict {
+        let Shape { extend, outputs, is_chunk } = match verdict {
             Ok(shape) => shape,
             Err(verdict) => return verdict,
         };
-        self.radix.lock(node);
         let s = &mut self.sequences[slot as usize];
-        s.extend_end = prefix + extend;
+        let node = s.last_node;
+        s.extend_end = s.prefix_len + extend;
         s.lock = Some(node);
+        self.radix.lock(node);
+        if is_chunk {
+            adder.new_chunked = Some(slot);
+        }
         adder.admitted.push(slot);
         self.charge(adder, extend, outputs);
         self.verdict(adder)
     }
 
+    /// How much to compute of a prompt behind what is found on the device and the host; and loads what the host has, or
+    /// does without it.
+    fn select_and_load(&mut self, adder: &Adder, slot: u32, total: i64) -> Result<Shape, Verdict> {
+        let s = &self.sequences[slot as usize];
+        let (device, host, known) = (s.prefix_len, s.host_len, s.fill_len);
+        let prefix = device + host;
+        let shape = self.select(adder, slot, prefix, known - prefix, total)?;
+        if host == 0 {
+            return Ok(shape);
+        }
+        let (best, id) = (s.best_node, s.id);
+        let loaded = self.radix.load_back(best, id);
+        let s = &mut self.sequences[slot as usize];
+        s.host_len = loaded;
+        if loaded == 0 {
+            return self.select(adder, slot, device, known - device, total);
+        }
+        (s.prefix_len, s.protected_len, s.last_node) = (prefix, prefix, best);
+        Ok(shape)
+    }
+
     /// How much of a prompt to compute, and what to reserve for its outputs (`_select_prefill_admission`).
     fn select(
         &self,
-        adder: &mut Adder,
+        adder: &Adder,
         slot: u32,
         prefix: u32,
         extend: u32,
         total: i64,
-    ) -> Result<(u32, u32), Verdict> {
+    ) -> Result<Shape, Verdict> {
         if total as f64 >= self.total_left(adder) {
             return Err(Verdict::NoToken);
         }
@@ -272,10 +308,12 @@ impl Rank {
                 if end - prefix <= 0 {
                     return Err(Verdict::Other);
                 }
-                adder.new_chunked = Some(slot);
-                Ok(((end - prefix) as u32, 0))
+                Ok(Shape { extend: (end - prefix) as u32, outputs: 0, is_chunk: true })
             }
-            _ => Ok((extend, self.clipped(self.sequences[slot as usize].max_new))),
+            _ => {
+                let outputs = self.clipped(self.sequences[slot as usize].max_new);
+                Ok(Shape { extend, outputs, is_chunk: false })
+            }
         }
     }
 
@@ -354,6 +392,8 @@ impl Rank {
             let extend = s.extend_end - s.prefix_len;
             if s.state == State::Waiting {
                 let (hit_tokens, known_tokens, resumed) = (s.prefix_len, s.fill_len, s.stained);
+                let host_tokens = std::mem::take(&mut s.host_len);
+                self.stats.host_hits += u64::from(host_tokens);
                 if !resumed {
                     let looked_up = if self.radix.enabled() { known_tokens } else { 0 };
                     self.stats.prefix_queries += u64::from(looked_up);
@@ -363,6 +403,7 @@ impl Rank {
                 self.scheduled.admitted.push(Admission {
                     slot,
                     hit_tokens,
+                    host_tokens,
                     known_tokens,
                     resumed,
                     loaded: false,

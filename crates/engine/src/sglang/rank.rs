@@ -117,9 +117,13 @@ impl Rank {
         config.validate()?;
         let pages = config.usable_pages();
         let telling = Telling { scope: config.kv_events, block: config.kv_event_tokens };
+        let mut radix = Radix::new(pages, config.page_size, config.radix_cache, telling);
+        if let Some(tier) = config.host {
+            radix.set_host(tier);
+        }
         Ok(Rank {
             stepper,
-            radix: Radix::new(pages, config.page_size, config.radix_cache, telling),
+            radix,
             sequences: Vec::new(),
             vacant: Vec::new(),
             next_serial: 0,
@@ -243,7 +247,10 @@ impl Rank {
             extend_end: 0,
             committed: 0,
             protected_len: 0,
+            entered_len: 0,
             last_node: ROOT,
+            best_node: ROOT,
+            host_len: 0,
             lock: None,
             matched: 0,
             middle_chunks: 0,
@@ -377,7 +384,7 @@ impl Rank {
     /// There is something to schedule: unfinished requests, or a turn of the loop that finds the engine
     /// idle.
     pub fn has_work(&self) -> bool {
-        self.restless || self.live > 0 || self.hand_offs.unheard > 0
+        self.restless || self.live > 0 || self.hand_offs.unheard > 0 || self.radix.host_is_busy()
     }
 
     /// Requests waiting or running.
@@ -415,6 +422,7 @@ impl Rank {
     pub fn stats(&self) -> RankStats {
         let page = u64::from(self.config.page_size);
         let pages = |tokens: u64| tokens.div_ceil(page) as u32;
+        let (host_free, host_total) = self.radix.host_tokens().unwrap_or_default();
         RankStats {
             running: self.live - self.waiting.len() - self.hand_offs.waiting(),
             waiting: self.waiting.len() + self.hand_offs.waiting(),
@@ -423,6 +431,8 @@ impl Rank {
             cached_blocks: pages(self.radix.evictable() + self.radix.protected()),
             evictions: self.radix.evicted_tokens() / page,
             hand_offs: self.hand_offs.counts(),
+            host_blocks: pages(host_total),
+            host_used_blocks: pages(host_total - host_free),
             ..self.stats
         }
     }

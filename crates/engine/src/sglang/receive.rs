@@ -236,7 +236,14 @@ impl Rank {
             s.planned = s.outputs;
             let (hit_tokens, known_tokens) = (s.prefix_len, s.known());
             let slot = Slot(slot);
-            self.scheduled.admitted.push(Admission { slot, hit_tokens, known_tokens, resumed, loaded: true });
+            self.scheduled.admitted.push(Admission {
+                slot,
+                hit_tokens,
+                host_tokens: 0,
+                known_tokens,
+                resumed,
+                loaded: true,
+            });
             if !resumed {
                 self.scheduled.given.push(Token { slot, ordinal: 1 });
             }
@@ -306,8 +313,14 @@ impl Rank {
             && let Some(slot) = self.hand_offs.activated.pop_front()
         {
             let (hit_tokens, known_tokens) = (0, self.sequences[slot as usize].known());
-            let admission =
-                Admission { slot: Slot(slot), hit_tokens, known_tokens, resumed: false, loaded: true };
+            let admission = Admission {
+                slot: Slot(slot),
+                hit_tokens,
+                host_tokens: 0,
+                known_tokens,
+                resumed: false,
+                loaded: true,
+            };
             self.scheduled.admitted.push(admission);
             self.run_received(slot);
         }

@@ -28,6 +28,9 @@ impl Rank {
             self.prefill_or_decode();
         }
         self.launch();
+        let (mut jobs, mut flush) = Default::default();
+        self.take_host_jobs(&mut jobs, &mut flush);
+        (self.scheduled.host_jobs, self.scheduled.flush) = (jobs, flush);
         self.scheduled.parked.append(&mut self.parked);
         &self.scheduled
     }
@@ -35,6 +38,7 @@ impl Rank {
     /// Makes the pass a prefill pass if anything can be admitted, else a decode pass.
     fn prefill_or_decode(&mut self) {
         self.abort_chunk();
+        self.radix.check_host();
         if let Some(slot) = self.chunked {
             // What of its prompt is scheduled so far is in the tree from now on.
             let s = &self.sequences[slot as usize];

@@ -69,8 +69,14 @@ pub(super) struct Sequence {
     pub(super) committed: u32,
     /// `cache_protected_len`: of these, tokens that the tree holds.
     pub(super) protected_len: u32,
+    /// `cache_inserted_len`: tokens that it has entered in the tree, which count as used by it.
+    pub(super) entered_len: u32,
     /// End of its matched or entered prefix.
     pub(super) last_node: NodeId,
+    /// Where its matched prefix ends on the host (`best_match_node`),
+    pub(super) best_node: NodeId,
+    /// and how many tokens of it are only there (`host_hit_length`).
+    pub(super) host_len: u32,
     /// The path it holds.
     pub(super) lock: Option<NodeId>,
     /// `num_matched_prefix_tokens`, by which queues are sorted.
@@ -99,6 +105,7 @@ impl Sequence {
     pub(super) fn reset_for_retract(&mut self) {
         self.prefix_len = 0;
         self.protected_len = 0;
+        self.entered_len = 0;
         self.last_node = ROOT;
         self.matched = 0;
         self.lock = None;

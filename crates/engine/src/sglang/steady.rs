@@ -25,6 +25,7 @@ impl Rank {
             && !self.prefill_only
             && self.hand_offs_are_still()
             && self.ended.is_empty()
+            && !self.radix.host_is_busy()
             && self.flight.len() == self.config.depth() - 1;
         if !usable || set.first_due() <= set.next_pass() {
             return None;
@@ -39,8 +40,10 @@ impl Rank {
         if !closed {
             passes = passes.min(u64::from(self.interval_left));
         }
-        // Evictions are told with their pass. Where nobody listens, what can be evicted is as good as free.
-        let passes = passes.min(self.passes_with_room(passes, self.radix.scope().is_timed()));
+        // Evictions are told with their pass, and may copy to the host. Where nobody listens, what can be evicted is as
+        // good as free.
+        let told = self.radix.scope().is_timed() || self.radix.has_host();
+        let passes = passes.min(self.passes_with_room(passes, told));
         (passes > 0).then_some(Steady { passes, decode: set.members })
     }
 

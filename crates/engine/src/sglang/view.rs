@@ -125,6 +125,21 @@ impl Rank {
         self.radix.protected() as u32
     }
 
+    /// Free and all tokens of the host tier, if there is one.
+    pub fn host_tokens(&self) -> Option<(u64, u64)> {
+        self.radix.host_tokens()
+    }
+
+    /// Copies to the host and from it that are not heard to have ended: nodes written, and paths loaded.
+    pub fn host_transfers(&self) -> (usize, usize) {
+        self.radix.host_transfers()
+    }
+
+    /// The identities on the host, where events are kept.
+    pub fn host_keys(&self) -> Vec<BlockKey> {
+        self.radix.host_keys()
+    }
+
     /// `batch_is_full`: no admission until a request leaves the running batch.
     pub fn batch_is_full(&self) -> bool {
         self.full

@@ -142,8 +142,14 @@ impl Rank {
             let s = &mut self.sequences[slot as usize];
             s.state = State::Generating;
             let (known_tokens, place) = (s.known, Slot(slot));
-            let admission =
-                Admission { slot: place, hit_tokens: 0, known_tokens, resumed: false, loaded: true };
+            let admission = Admission {
+                slot: place,
+                hit_tokens: 0,
+                host_tokens: 0,
+                known_tokens,
+                resumed: false,
+                loaded: true,
+            };
             self.scheduled.admitted.push(admission);
             if self.config.first_token == FirstToken::Decode {
                 // Its last prompt token is computed again, to sample from.

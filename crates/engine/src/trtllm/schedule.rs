@@ -122,7 +122,14 @@ impl Rank {
                     self.stats.prefix_hits += u64::from(hit_tokens);
                 }
                 let (place, known_tokens) = (Slot(slot), s.known);
-                let admission = Admission { slot: place, hit_tokens, known_tokens, resumed, loaded: false };
+                let admission = Admission {
+                    slot: place,
+                    hit_tokens,
+                    host_tokens: 0,
+                    known_tokens,
+                    resumed,
+                    loaded: false,
+                };
                 self.scheduled.admitted.push(admission);
             }
             // A prompt that is cached to its end, by the reference's rule, is no prompt any more.

@@ -330,6 +330,13 @@ impl Rank {
             samples: false,
         });
         let slot = Slot(slot);
-        self.scheduled.admitted.push(Admission { slot, hit_tokens, known_tokens, resumed, loaded });
+        self.scheduled.admitted.push(Admission {
+            slot,
+            hit_tokens,
+            host_tokens: 0,
+            known_tokens,
+            resumed,
+            loaded,
+        });
     }
 }

@@ -7,7 +7,7 @@
 use super::host::{Found, HostPool, Uses};
 use super::rank::Rank;
 use super::sequence::State;
-use crate::event::KvEvents;
+use crate::event::{KvEvents, Tier};
 use crate::identity::BlockKey;
 use crate::pass::{HostJob, Slot};
 use crate::request::{FinishReason, RequestId};
@@ -59,6 +59,8 @@ pub(super) struct Offload {
     /// Identities that are being loaded; with prefix caching only.
     loading: HashSet<BlockKey>,
     caching: bool,
+    /// Tokens of a block.
+    block_size: u32,
     /// Blocks handed to somebody in the pass being scheduled.
     handed_out: HashSet<u32>,
     events: KvEvents,
@@ -74,7 +76,7 @@ pub(super) enum HostHit {
 }
 
 impl Offload {
-    pub(super) fn new(chunks: u32, caching: bool, events_on: bool) -> Offload {
+    pub(super) fn new(chunks: u32, block_size: u32, caching: bool, events_on: bool) -> Offload {
         Offload {
             host: HostPool::new(chunks),
             next_job: 0,
@@ -84,6 +86,7 @@ impl Offload {
             readers: HashMap::new(),
             loading: HashSet::new(),
             caching,
+            block_size,
             handed_out: HashSet::new(),
             events: KvEvents::default(),
             events_on,
@@ -122,7 +125,7 @@ impl Offload {
         } else {
             let ready = self.host.end_write(&job.keys);
             if self.events_on {
-                ready.iter().for_each(|&key| self.events.stored(job.request, 0, None, &[key]));
+                ready.iter().for_each(|&key| self.events.stored_in(Tier::Host, job.request, 0, None, &[key]));
             }
         }
         for block in job.blocks {
@@ -146,7 +149,7 @@ impl Offload {
         let copies = self.copies.entry(id).or_default();
         let written = self.host.write(keys, &mut copies.uses);
         if self.events_on && !self.host.removed.is_empty() {
-            self.events.removed_as_one(&self.host.removed);
+            self.events.removed_as_one(Tier::Host, &self.host.removed);
         }
         self.host.removed.clear();
         let written = written?;
@@ -156,7 +159,14 @@ impl Offload {
         let blocks: Vec<u32> = written.iter().map(|&(position, ..)| blocks[position as usize]).collect();
         let chunks = written.iter().map(|&(.., chunk)| chunk).collect();
         let job = self.add_job(id, false, written.iter().map(|&(_, key, _)| key).collect(), &blocks);
-        Some(Some(HostJob { job, request: id, load: false, blocks, chunks }))
+        Some(Some(HostJob {
+            job,
+            request: Some(id),
+            load: false,
+            tokens: blocks.len() as u32 * self.block_size,
+            blocks,
+            chunks,
+        }))
     }
 }
 
@@ -256,7 +266,9 @@ impl Rank {
             offload.loading.extend(keys.iter().map(|&(_, key)| key));
         }
         let job = offload.add_job(id, true, keys.iter().map(|&(_, key)| key).collect(), &[]);
-        self.scheduled.host_jobs.push(HostJob { job, request: id, load: true, blocks, chunks });
+        let (request, tokens) = (Some(id), end - hit_tokens);
+        self.stats.host_hits += u64::from(tokens);
+        self.scheduled.host_jobs.push(HostJob { job, request, load: true, tokens, blocks, chunks });
     }
 
     /// A running request loses its blocks: it is remembered which they were.

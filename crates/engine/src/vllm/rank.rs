@@ -113,9 +113,14 @@ impl Rank {
             holding: Waiting::new(config.policy),
             loaded: 0,
             transfers: Transfers::default(),
-            offload: config
-                .host_blocks
-                .map(|n| Offload::new(n, config.prefix_caching, config.kv_events == KvEventScope::All)),
+            offload: config.host_blocks.map(|n| {
+                Offload::new(
+                    n,
+                    config.block_size,
+                    config.prefix_caching,
+                    config.kv_events == KvEventScope::All,
+                )
+            }),
             deferred: 0,
             blocked: None,
             flight: Flight::default(),
@@ -309,6 +314,8 @@ impl Rank {
             peak_used_blocks: self.pool.peak_used(),
             cached_blocks: self.pool.cached(),
             evictions: self.pool.evictions(),
+            host_blocks: self.config.host_blocks.unwrap_or(0),
+            host_used_blocks: self.host_blocks() as u32,
             ..self.stats
         }
     }

@@ -10,8 +10,10 @@ use super::plan::{ContentPlan, Plan};
 use super::stamps::{Stamps, Tokens};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashMap};
-use windtunnel_engine::sglang::{Config, Policy, Priority, Rank};
-use windtunnel_engine::{BlockKey, FinishReason, KvEvent, KvEventScope, Nanos, Request, Slot, Stepper};
+use windtunnel_engine::sglang::{Config, HostTier, Policy, Priority, Rank, WritePolicy};
+use windtunnel_engine::{
+    BlockKey, FinishReason, HostJob, KvEvent, KvEventScope, Nanos, Request, Slot, Stepper, Tier,
+};
 
 /// Turns in a row that compute nothing, with requests unfinished, after which a rank is stuck.
 const STUCK: u32 = 50;
@@ -50,6 +52,10 @@ pub struct Tally {
     pub refused: u64,
     pub faults: u64,
     pub starved: u64,
+    /// Copies to the host, those of them that were waited for, and loads.
+    pub stores: u64,
+    pub awaited: u64,
+    pub loads: u64,
 }
 
 impl Tally {
@@ -66,6 +72,9 @@ impl Tally {
         self.refused += other.refused;
         self.faults += other.faults;
         self.starved += other.starved;
+        self.stores += other.stores;
+        self.awaited += other.awaited;
+        self.loads += other.loads;
     }
 }
 
@@ -82,13 +91,20 @@ fn config() -> impl Strategy<Value = Config> {
     ];
     let rest = (policy, prop_oneof![Just(None), (0i32..3).prop_map(Some)], 0u32..4, any::<bool>());
     let mostly = || prop_oneof![4 => Just(true), 1 => Just(false)];
-    (sizes, budgets, reserve, rest, (mostly(), mostly())).prop_map(
+    let write_policy = prop_oneof![
+        Just(WritePolicy::WriteThrough),
+        Just(WritePolicy::WriteThroughSelective),
+        Just(WritePolicy::WriteBack)
+    ];
+    let host = (1u32..80, write_policy).prop_map(|(pages, write_policy)| HostTier { pages, write_policy });
+    let host = prop_oneof![1 => Just(None), 1 => host.prop_map(Some)];
+    (sizes, budgets, reserve, rest, (mostly(), mostly(), host)).prop_map(
         |(
             (page, tokens, seats),
             (chunk, prefill, overlap),
             (hundredths, clip, mixed),
             rest,
-            (radix, refuses),
+            (radix, refuses, host),
         )| {
             let ((schedule_policy, priority), threshold, interval, low_first) = rest;
             let chunked_prefill_size =
@@ -104,6 +120,7 @@ fn config() -> impl Strategy<Value = Config> {
                 schedule_conservativeness: f64::from(hundredths) / 100.0,
                 clip_max_new_tokens: clip,
                 radix_cache: radix,
+                host: host.filter(|_| radix),
                 overlap,
                 prefill_decode_interval: interval.saturating_sub(2),
                 kv_events: KvEventScope::All,
@@ -162,7 +179,11 @@ pub struct World<'a> {
     live: HashMap<u64, Tracked>,
     /// Who gets a token from each pass in flight, by request.
     flights: Vec<Vec<u64>>,
-    cached: BTreeSet<BlockKey>,
+    /// On the device, and on the host.
+    cached: [BTreeSet<BlockKey>; 2],
+    /// Copies under way: when they end, in order of their lanes, and their numbers.
+    copies: Vec<(u64, u64)>,
+    lanes: [u64; 2],
     shared: agreement::SharedEvents,
     submitted: u64,
     now: u64,
@@ -190,7 +211,9 @@ impl<'a> World<'a> {
             ],
             live: HashMap::new(),
             flights: Vec::new(),
-            cached: BTreeSet::new(),
+            cached: Default::default(),
+            copies: Vec::new(),
+            lanes: [0; 2],
             shared: agreement::SharedEvents::default(),
             submitted: 0,
             now: 0,
@@ -314,8 +337,32 @@ impl<'a> World<'a> {
         true
     }
 
+    /// Copies start: each takes some passes, one after the other in its direction.
+    fn start(&mut self, jobs: &[HostJob], awaited: &[u64]) {
+        for job in jobs {
+            assert!(job.tokens > 0 && job.tokens.is_multiple_of(self.case.config.page_size));
+            let lane = &mut self.lanes[usize::from(job.load)];
+            *lane = (*lane).max(self.now) + job.job % 4;
+            match (job.load, awaited.contains(&job.job)) {
+                (true, awaited) => {
+                    assert!(!awaited, "nobody waits for a load");
+                    self.tally.loads += 1;
+                }
+                (false, true) => self.tally.awaited += 1,
+                (false, false) => self.tally.stores += 1,
+            }
+            if !awaited.contains(&job.job) {
+                self.copies.push((*lane, job.job));
+            }
+        }
+    }
+
     fn schedule(&mut self, subjects: usize) {
+        let now = self.now;
+        let ended: Vec<(u64, u64)> = self.copies.extract_if(.., |&mut (end, _)| end <= now).collect();
+        assert!(ended.is_empty() || subjects == 3, "no stretch with copies under way");
         for subject in &mut self.subjects[..subjects] {
+            ended.iter().for_each(|&(_, job)| subject.rank.job_done(job));
             subject.rank.schedule();
             subject.stamps.scheduled(subject.rank.scheduled());
         }
@@ -329,6 +376,9 @@ impl<'a> World<'a> {
             batch.iter().filter(|(slot, _)| Some(*slot) != chunked).map(|&(slot, _)| plain.id(slot).0);
         self.flights.push(receivers.collect());
         self.tally.mixed += u64::from(plain.mixed_decodes() > 0);
+        let (jobs, awaited) = (plain.scheduled().host_jobs.clone(), plain.scheduled().flush.clone());
+        self.start(&jobs, &awaited);
+        let plain = &self.subjects[0].rank;
         let config = &self.case.config;
         assert_eq!(batch.iter().map(|&(_, n)| u64::from(n)).sum::<u64>(), plain.scheduled().tokens);
         assert!(plain.running().count() <= config.max_running_requests as usize);
@@ -336,6 +386,7 @@ impl<'a> World<'a> {
             let (a, b) = (plain.scheduled(), other.rank.scheduled());
             assert_eq!((&a.prefill, a.decode, a.tokens), (&b.prefill, b.decode, b.tokens));
             assert_eq!((&a.admitted, &a.preempted), (&b.admitted, &b.preempted));
+            assert_eq!((&a.host_jobs, &a.flush), (&b.host_jobs, &b.flush));
             assert_eq!(batch, other.rank.batch());
             assert_eq!(plain.prefix_lens(), other.rank.prefix_lens());
             assert_eq!(plain.seq_lens(), other.rank.seq_lens());
@@ -366,6 +417,7 @@ impl<'a> World<'a> {
             let theirs = other.rank.complete().clone();
             assert_eq!(outcome.finished, theirs.finished);
             assert_eq!(outcome.beat, theirs.beat);
+            assert_eq!(outcome.host_jobs, theirs.host_jobs);
             assert_eq!(outcome.tokens.len() as u64, theirs.tokens.len() as u64 + theirs.steady_tokens);
             assert_eq!(other.stamps.completed(&theirs, now, theirs.beat), gaps);
         }
@@ -384,6 +436,7 @@ impl<'a> World<'a> {
                 assert_eq!(subject.stamps.of(finished.slot), tracked.tokens, "{finished:?}");
             }
         }
+        self.start(&outcome.host_jobs, &[]);
         self.agree(subjects);
         self.replay_events(subjects);
         gaps
@@ -404,17 +457,23 @@ impl<'a> World<'a> {
         }
         for event in self.subjects[0].rank.events().iter() {
             match event {
-                KvEvent::Cleared => self.cached.clear(),
-                KvEvent::Stored { parent, blocks, .. } => {
-                    assert!(parent.is_none_or(|parent| self.cached.contains(&parent)), "parent before child");
-                    blocks.iter().for_each(|&key| assert!(self.cached.insert(key), "stored twice"));
+                KvEvent::Cleared => self.cached = Default::default(),
+                KvEvent::Stored { tier, parent, blocks, .. } => {
+                    let [device, host] = &mut self.cached;
+                    let known =
+                        |parent| device.contains(&parent) || tier == Tier::Host && host.contains(&parent);
+                    assert!(parent.is_none_or(known), "parent before child");
+                    let cached = if tier == Tier::Host { host } else { device };
+                    blocks.iter().for_each(|&key| assert!(cached.insert(key), "stored twice"));
                 }
-                KvEvent::Removed { blocks } => {
-                    blocks.iter().for_each(|key| assert!(self.cached.remove(key), "removed what was absent"));
+                KvEvent::Removed { tier, blocks } => {
+                    let cached = &mut self.cached[usize::from(tier == Tier::Host)];
+                    blocks.iter().for_each(|key| assert!(cached.remove(key), "removed what was absent"));
                 }
             }
         }
-        assert!(self.cached.iter().copied().eq(self.subjects[0].rank.cached_keys()));
+        assert!(self.cached[0].iter().copied().eq(self.subjects[0].rank.cached_keys()));
+        assert!(self.cached[1].iter().copied().eq(self.subjects[0].rank.host_keys()));
         self.subjects[..subjects].iter_mut().for_each(|subject| subject.rank.clear_events());
     }
 
@@ -425,10 +484,11 @@ impl<'a> World<'a> {
             let outputs: Vec<u32> = running.iter().map(|&slot| rank.outputs(slot)).collect();
             let pool = (rank.available_tokens(), rank.evictable_tokens(), rank.protected_tokens());
             let ratio = rank.new_token_ratio().to_bits();
+            let pool = (pool, rank.host_tokens(), rank.host_transfers());
             (running, waiting, outputs, pool, ratio, rank.batch_is_full(), rank.stats(), rank.has_work())
         };
         let plain = state(&self.subjects[0].rank);
-        let (free, evictable, protected) = plain.3;
+        let ((free, evictable, protected), ..) = plain.3;
         let total = self.case.config.usable_pages() * self.case.config.page_size;
         assert!(free + evictable + protected <= total);
         for other in &self.subjects[1..subjects] {

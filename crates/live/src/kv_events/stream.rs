@@ -220,10 +220,10 @@ impl EventStream {
     fn take(&mut self, events: &KvEvents) {
         for event in events.parts() {
             match event {
-                KvEvent::Stored { request, first_block, parent, blocks } => {
+                KvEvent::Stored { request, first_block, parent, blocks, .. } => {
                     self.store(request, first_block, parent, blocks);
                 }
-                KvEvent::Removed { blocks } => self.remove(blocks),
+                KvEvent::Removed { blocks, .. } => self.remove(blocks),
                 KvEvent::Cleared => {
                     self.cached.clear();
                     self.pending.push(WireEvent::Cleared);

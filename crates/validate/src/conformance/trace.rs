@@ -5,7 +5,7 @@ use super::{sglang, vllm};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use std::collections::HashMap;
-use windtunnel_engine::{BlockKey, KvEvent, KvEvents};
+use windtunnel_engine::{BlockKey, KvEvent, KvEvents, Tier};
 
 /// A line of a trace.
 #[derive(Clone, Debug, Serialize)]
@@ -109,20 +109,27 @@ impl EventWriter {
     }
 
     pub(super) fn write(&mut self, events: &KvEvents) -> Vec<Event> {
-        let medium = self.medium;
+        // SGLang's names (disaggregation/kv_events.py `StorageMedium`, 0.5.23).
+        let on_device = self.medium;
+        let medium = |tier| match tier {
+            Tier::Device => on_device,
+            Tier::Host => Some("CPU_PINNED"),
+            Tier::Disk => Some("DISK"),
+        };
         events
             .iter()
             .map(|event| match event {
-                KvEvent::Stored { parent, blocks, .. } => Event::Stored {
+                KvEvent::Stored { tier, parent, blocks, .. } => Event::Stored {
                     parent: parent.map(|key| self.number(key)),
                     hashes: blocks.iter().map(|&key| self.number(key)).collect(),
                     n_tokens: blocks.len() as u32 * self.block_size,
                     block_size: self.block_size,
-                    medium,
+                    medium: medium(tier),
                 },
-                KvEvent::Removed { blocks } => {
-                    Event::Removed { hashes: blocks.iter().map(|&key| self.number(key)).collect(), medium }
-                }
+                KvEvent::Removed { tier, blocks } => Event::Removed {
+                    hashes: blocks.iter().map(|&key| self.number(key)).collect(),
+                    medium: medium(tier),
+                },
                 KvEvent::Cleared => Event::Cleared,
             })
             .collect()
@@ -133,7 +140,7 @@ impl EventWriter {
         let medium = Some("CPU");
         let mut written = Vec::new();
         for event in events.iter() {
-            let (KvEvent::Stored { blocks, .. } | KvEvent::Removed { blocks }) = event else { continue };
+            let (KvEvent::Stored { blocks, .. } | KvEvent::Removed { blocks, .. }) = event else { continue };
             let hashes = blocks.iter().map(|&key| self.number(key)).collect();
             written.push(match event {
                 KvEvent::Removed { .. } => Event::Removed { hashes, medium },

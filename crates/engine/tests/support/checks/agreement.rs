@@ -70,7 +70,7 @@ fn changes(events: &KvEvents) -> impl Iterator<Item = (bool, BlockKey)> + '_ {
     events.iter().flat_map(|event| {
         let (stored, blocks) = match event {
             KvEvent::Stored { blocks, .. } => (true, blocks),
-            KvEvent::Removed { blocks } => (false, blocks),
+            KvEvent::Removed { blocks, .. } => (false, blocks),
             KvEvent::Cleared => (false, &[][..]),
         };
         blocks.iter().map(move |&key| (stored, key))

@@ -30,9 +30,9 @@ impl Mirror {
         for event in events.iter() {
             self.events += 1;
             match event {
-                KvEvent::Removed { blocks } => blocks.iter().for_each(|&block| self.remove(block)),
+                KvEvent::Removed { blocks, .. } => blocks.iter().for_each(|&block| self.remove(block)),
                 KvEvent::Cleared => unreachable!("vLLM publishes no such event"),
-                KvEvent::Stored { request, first_block, mut parent, blocks } => {
+                KvEvent::Stored { request, first_block, mut parent, blocks, .. } => {
                     assert!(!blocks.is_empty());
                     let number = request.0 as usize;
                     let tracked = &requests[number];

@@ -75,7 +75,7 @@ impl Mirror {
         for event in events.iter() {
             self.events += 1;
             match event {
-                KvEvent::Removed { blocks } => {
+                KvEvent::Removed { blocks, .. } => {
                     for block in blocks {
                         assert!(self.held.remove(block).is_some(), "no block is removed that was not stored");
                         assert!(
@@ -85,7 +85,7 @@ impl Mirror {
                     }
                 }
                 KvEvent::Cleared => unreachable!("there is no such event"),
-                KvEvent::Stored { request, first_block, mut parent, blocks } => {
+                KvEvent::Stored { request, first_block, mut parent, blocks, .. } => {
                     let number = request.0 as usize;
                     let (size, tracked) = (case.config.block_size, &requests[number]);
                     assert!(!blocks.is_empty());

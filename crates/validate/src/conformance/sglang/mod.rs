@@ -1,5 +1,6 @@
 //! SGLang: the config of its oracle, the replay, and the lines of its traces.
 
+mod copies;
 mod replay;
 mod scenario;
 mod trace;

@@ -1,9 +1,10 @@
 //! Drives an SGLang rank exactly as the oracle drives the engine: the loops of `event_loop_normal` and
 //! `event_loop_overlap` (scheduler.py, 0.5.23), the same clock, the same trace.
 
+use super::copies::{Copies, Started};
 use super::scenario::Settings;
 use super::trace::{
-    Batch, Decode, Effective, Extend, Header, NewTokenRatio, NoBatch, Retract, Step, Summary,
+    Batch, Decode, Effective, Extend, Header, Host, NewTokenRatio, NoBatch, Retract, Step, Summary,
 };
 use crate::conformance::arrivals::Arrivals;
 use crate::conformance::engine::Engine;
@@ -60,6 +61,8 @@ struct Replay<'a> {
     arrivals: Arrivals<'a>,
     requests: Vec<Progress>,
     events: EventWriter,
+    /// Where there is a host tier.
+    copies: Option<Copies>,
     now_ms: f64,
     step: u64,
     /// Rounds in a row in which the engine idled.
@@ -96,6 +99,7 @@ impl<'a> Replay<'a> {
             arrivals: Arrivals::new(&scenario.requests),
             requests: scenario.requests.iter().map(|_| pending()).collect(),
             events: EventWriter::new(settings.page_size, Some("GPU")),
+            copies: settings.hicache_write_policy.map(|_| Copies::default()),
             now_ms: 0.0,
             step: 0,
             idle: 0,
@@ -111,12 +115,15 @@ impl<'a> Replay<'a> {
             let arrived = self.admit()?;
             let mut pass = self.schedule(arrived);
             self.now_ms += self.clock.pass_ms(pass.tokens);
-            self.complete(&pass.batch);
+            if let Some(copies) = self.copies.as_mut().filter(|_| !pass.is_empty()) {
+                self.now_ms = copies.pass_end(self.now_ms);
+            }
+            self.complete(&mut pass);
             pass.line.ratio_end = Some(six_digits(self.rank.new_token_ratio()));
             let is_empty = pass.is_empty();
             self.idle = if is_empty { self.idle + 1 } else { 0 };
             // The engine publishes events when it is fully idle; a round that does nothing has no line.
-            let published = self.rank.unfinished() == 0 && !self.rank.events().is_empty();
+            let published = self.is_fully_idle() && !self.rank.events().is_empty();
             let line = &pass.line;
             let is_line = !is_empty
                 || published
@@ -148,21 +155,24 @@ impl<'a> Replay<'a> {
             if !is_empty {
                 let start = self.now_ms.max(busy_until);
                 busy_until = start + self.clock.pass_ms(pass.tokens);
+                if let Some(copies) = &mut self.copies {
+                    busy_until = copies.pass_end(busy_until);
+                }
                 pass.end_ms = busy_until;
                 pass.line.t_start_ms = Some(rounded_ms(start));
                 self.step += 1;
                 self.idle = 0;
             }
             match earlier.take() {
-                Some(done) if !done.is_empty() => {
+                Some(mut done) if !done.is_empty() => {
                     self.now_ms = self.now_ms.max(done.end_ms);
-                    self.complete(&done.batch);
+                    self.complete(&mut done);
                     emit(self.finish(done))?;
                     earlier = Some(pass);
                 }
                 // The round before gave no batch. Two such rounds, and the engine idles.
-                Some(_) => {
-                    self.complete(&[]);
+                Some(mut nothing) => {
+                    self.complete(&mut nothing);
                     if is_empty {
                         self.idle_overlapped();
                     }
@@ -170,7 +180,7 @@ impl<'a> Replay<'a> {
                 }
                 // Before its first batch it idles at once.
                 None if is_empty => {
-                    self.complete(&[]);
+                    self.complete(&mut pass);
                     self.idle_overlapped();
                 }
                 None => earlier = Some(pass),
@@ -185,11 +195,16 @@ impl<'a> Replay<'a> {
     /// Events that the engine publishes when it is fully idle belong to no pass, and so to no line.
     fn idle_overlapped(&mut self) {
         self.idle += 1;
-        if self.rank.unfinished() == 0 {
+        if self.is_fully_idle() {
             // Written all the same: their hashes take numbers.
             self.events.write(self.rank.events());
             self.rank.clear_events();
         }
+    }
+
+    /// Nothing is left to do, nor a copy to be heard of (`is_fully_idle`).
+    fn is_fully_idle(&self) -> bool {
+        self.rank.unfinished() == 0 && self.rank.host_transfers() == (0, 0)
     }
 
     /// After a round without a batch: where nothing is left, or nothing moves, time goes on to the next
@@ -197,6 +212,16 @@ impl<'a> Replay<'a> {
     fn end(&mut self) -> Option<bool> {
         let is_done = self.rank.unfinished() == 0;
         if !(is_done && self.idle >= 1 || self.idle >= IDLE_LIMIT) {
+            return None;
+        }
+        if let Some(copy) = self.copies.as_ref().and_then(Copies::next_ms)
+            && self
+                .arrivals
+                .pending()
+                .next()
+                .is_none_or(|next| self.scenario.requests[next].arrival_ms.unwrap_or(0.0) > copy)
+        {
+            self.now_ms = copy;
             return None;
         }
         let goes_on = self.arrivals.skip_to_next(&mut self.now_ms, &mut self.step);
@@ -250,6 +275,9 @@ impl<'a> Replay<'a> {
             evictable_before: self.rank.evictable_tokens(),
             ..Step::default()
         };
+        if let Some(copies) = &mut self.copies {
+            copies.report(&mut self.rank, self.now_ms);
+        }
         self.rank.schedule();
         let sched: Vec<(usize, u32)> =
             self.rank.batch().iter().map(|&(slot, tokens)| (self.rank.id(slot).0 as usize, tokens)).collect();
@@ -268,7 +296,22 @@ impl<'a> Replay<'a> {
         line.running = self.scenario.names(self.ids(self.rank.running()));
         line.waiting = self.scenario.names(self.ids(self.rank.waiting()));
         line.batch_is_full = self.rank.batch_is_full();
+        if let Some(copies) = &mut self.copies {
+            let scheduled = self.rank.scheduled();
+            let started = copies.start(&scheduled.host_jobs, &scheduled.flush, self.settings);
+            self.now_ms = copies.now_ms;
+            self.note_host(&mut line, started);
+        }
         Pass { line, batch: sched.into_iter().map(|(request, _)| request).collect(), tokens, end_ms: 0.0 }
+    }
+
+    /// What a line says of the host tier: what was started, and what is there now.
+    fn note_host(&self, line: &mut Step, mut started: Vec<Started>) {
+        let Some((host_free, _)) = self.rank.host_tokens() else { return };
+        let (writing, loading) = self.rank.host_transfers();
+        let mut copies = line.host.take().map(|host| host.copies).unwrap_or_default();
+        copies.append(&mut started);
+        line.host = Some(Host { copies, host_free, writing, loading });
     }
 
     fn batch_keys(&mut self, sched: &[(usize, u32)], waiting: &HashSet<RequestId>, total: u64) -> Batch {
@@ -322,13 +365,15 @@ impl<'a> Replay<'a> {
             .collect()
     }
 
-    /// Processes the oldest pass in flight, which has these requests.
-    fn complete(&mut self, batch: &[usize]) {
+    /// Processes the oldest pass in flight, which is this one.
+    fn complete(&mut self, pass: &mut Pass) {
+        let batch = &pass.batch;
         let so_far = |requests: &[Progress]| -> u64 {
             batch.iter().map(|&request| u64::from(requests[request].outputs)).sum()
         };
         let before = so_far(&self.requests);
         let outcome = self.rank.complete();
+        let host_jobs = outcome.host_jobs.clone();
         let given = outcome.tokens.len() as u64 + outcome.steady_tokens;
         for end in &outcome.finished {
             let progress = &mut self.requests[end.id.0 as usize];
@@ -350,6 +395,11 @@ impl<'a> Replay<'a> {
             given,
             "every token of the outcome is one of a request in its batch"
         );
+        if let Some(copies) = &mut self.copies {
+            copies.now_ms = self.now_ms;
+            let started = copies.start(&host_jobs, &[], self.settings);
+            self.note_host(&mut pass.line, started);
+        }
     }
 
     /// The line of a pass that was just completed.

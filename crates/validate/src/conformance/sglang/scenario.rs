@@ -7,7 +7,7 @@ use crate::conformance::files::ConfigFile;
 use crate::conformance::scenario::Clock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use windtunnel_engine::sglang::{Config, Policy, Priority};
+use windtunnel_engine::sglang::{Config, HostTier, Policy, Priority, WritePolicy};
 
 /// The orders of the waiting queue. SGLang has more of them; they need what a scenario does not hold
 /// (routing keys, times of waiting).
@@ -89,6 +89,25 @@ pub struct Settings {
     /// Where that holds: at least so many running requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill_decode_interval_min_bs: Option<u32>,
+    /// A tier in the host's memory, and when it is written to: `write_through`, `write_through_selective` or
+    /// `write_back`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hicache_write_policy: Option<WritePolicyName>,
+    /// Its tokens for each token of the pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hicache_ratio: Option<f64>,
+    /// How long a copy to it takes, whatever its size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_latency_ms: Option<f64>,
+    /// How much longer for each token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_ms_per_token: Option<f64>,
+    /// How long a copy from it takes, whatever its size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_latency_ms: Option<f64>,
+    /// How much longer for each token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_ms_per_token: Option<f64>,
     /// The scenario's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -105,6 +124,26 @@ pub enum RetractionPolicy {
     Length,
     /// The least urgent one.
     Priority,
+}
+
+/// When the host tier is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "windtunnel_engine::sglang::WritePolicy says what they are")]
+pub enum WritePolicyName {
+    WriteThrough,
+    WriteThroughSelective,
+    WriteBack,
+}
+
+impl From<WritePolicyName> for WritePolicy {
+    fn from(name: WritePolicyName) -> WritePolicy {
+        match name {
+            WritePolicyName::WriteThrough => WritePolicy::WriteThrough,
+            WritePolicyName::WriteThroughSelective => WritePolicy::WriteThroughSelective,
+            WritePolicyName::WriteBack => WritePolicy::WriteBack,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -138,6 +177,12 @@ impl Default for Settings {
             retraction_policy: None,
             prefill_decode_interval: None,
             prefill_decode_interval_min_bs: None,
+            hicache_write_policy: None,
+            hicache_ratio: None,
+            store_latency_ms: None,
+            store_ms_per_token: None,
+            load_latency_ms: None,
+            load_ms_per_token: None,
             name: None,
             comment: None,
         }
@@ -168,6 +213,7 @@ impl Settings {
         {
             return Err(("radix_eviction_policy", format!("got {policy}; allowed is lru")));
         }
+        self.check_host_tier()?;
         for (variable, value) in &self.env {
             if variable != CLIP_VARIABLE {
                 return Err(("env", format!("{variable} is not known; allowed is {CLIP_VARIABLE}")));
@@ -178,6 +224,44 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    fn check_host_tier(&self) -> Result<(), (&'static str, String)> {
+        let keys = [
+            ("hicache_ratio", self.hicache_ratio),
+            ("store_latency_ms", self.store_latency_ms),
+            ("store_ms_per_token", self.store_ms_per_token),
+            ("load_latency_ms", self.load_latency_ms),
+            ("load_ms_per_token", self.load_ms_per_token),
+        ];
+        for (key, value) in keys.into_iter().filter_map(|(key, value)| Some((key, value?))) {
+            if self.hicache_write_policy.is_none() {
+                return Err((key, "goes with hicache_write_policy only".into()));
+            }
+            if !(0.0..=1e9).contains(&value) {
+                return Err((key, format!("{value} must be from 0 to 1e9")));
+            }
+        }
+        if self.hicache_write_policy.is_some() && self.hicache_ratio.is_none() {
+            return Err(("hicache_ratio", "is needed with hicache_write_policy".into()));
+        }
+        Ok(())
+    }
+
+    /// How long a copy from or to the host takes: for itself, and for each token.
+    pub(super) fn copy_ms(&self, load: bool) -> (f64, f64) {
+        match load {
+            true => (self.load_latency_ms.unwrap_or(5.0), self.load_ms_per_token.unwrap_or(0.02)),
+            false => (self.store_latency_ms.unwrap_or(2.0), self.store_ms_per_token.unwrap_or(0.02)),
+        }
+    }
+
+    /// The host tier (pool_host/base.py, 0.5.23: a page more than the ratio gives).
+    fn host_tier(&self) -> Option<HostTier> {
+        let write_policy = self.hicache_write_policy?.into();
+        let pool = self.max_total_tokens / self.page_size.max(1) * self.page_size;
+        let tokens = (f64::from(pool) * self.hicache_ratio?) as u32;
+        Some(HostTier { pages: (tokens / self.page_size.max(1)).saturating_add(1), write_policy })
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -214,6 +298,7 @@ impl Settings {
             max_queued_requests: self.max_queued_requests,
             prefill_decode_interval: self.prefill_decode_interval.unwrap_or(0),
             prefill_decode_interval_min_bs: self.prefill_decode_interval_min_bs.unwrap_or(0),
+            host: self.host_tier(),
             // The engine takes every request.
             refuse_unservable: false,
             kv_events: self.kv_events.into(),

@@ -37,6 +37,8 @@ pub struct Effective {
     pub tree_core: &'static str,
     pub allocator: &'static str,
     pub new_token_ratio: NewTokenRatio,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_tokens: Option<u64>,
 }
 
 /// How the share of the outputs that is reserved moves.
@@ -71,6 +73,7 @@ impl Effective {
                 _ => "PagedTokenToKVPoolAllocator",
             },
             new_token_ratio,
+            host_tokens: config.host.map(|host| u64::from(host.pages) * u64::from(config.page_size)),
         }
     }
 }
@@ -97,6 +100,8 @@ pub struct Step {
     pub running: Vec<String>,
     pub waiting: Vec<String>,
     pub batch_is_full: bool,
+    #[serde(flatten)]
+    pub host: Option<Host>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_end: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,6 +115,16 @@ pub struct Step {
     pub evictable_after: u32,
     pub protected_after: u32,
     pub events: Vec<Event>,
+}
+
+/// The keys that a host tier adds.
+#[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "docs/conformance.md defines every key")]
+pub struct Host {
+    pub copies: Vec<(&'static str, u32, f64)>,
+    pub host_free: u64,
+    pub writing: usize,
+    pub loading: usize,
 }
 
 /// What `schedule` chose. Which keys a line has depends on it.

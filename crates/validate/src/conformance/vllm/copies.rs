@@ -42,7 +42,8 @@ impl Copies {
         let (jobs, flush) = (scheduled.host_jobs.clone(), scheduled.flush.clone());
         let mut copied = Copied { flush: flush.clone(), ..Copied::default() };
         let line = |job: &HostJob| {
-            (job.job, scenario.name(job.request.0 as usize), job.blocks.clone(), job.chunks.clone())
+            let request = job.request.map_or_else(String::new, |id| scenario.name(id.0 as usize));
+            (job.job, request, job.blocks.clone(), job.chunks.clone())
         };
         let (loads, mut stores): (Vec<HostJob>, Vec<HostJob>) = jobs.into_iter().partition(|job| job.load);
         copied.load_jobs = loads.iter().map(line).collect();
@@ -77,13 +78,12 @@ impl Copies {
     }
 
     fn start(&mut self, job: &HostJob, settings: &Settings, copied: &mut Copied) {
-        let tokens = job.blocks.len() as u32 * settings.block_size;
         let (kind, ms) = match job.load {
-            true => ("load", settings.load_ms(tokens)),
-            false => ("store", settings.store_ms(tokens)),
+            true => ("load", settings.load_ms(job.tokens)),
+            false => ("store", settings.store_ms(job.tokens)),
         };
         let done_ms = rounded_ms(self.now + ms);
-        self.running.push(Copy { done_ms, job: job.job, loads: job.load.then_some(job.request) });
+        self.running.push(Copy { done_ms, job: job.job, loads: job.request.filter(|_| job.load) });
         copied.submitted.push((kind, job.job, done_ms));
     }
 

@@ -1,0 +1,136 @@
+//! The tier in the host's memory: for whom it is modelled, how much it holds, and how KV gets there and back.
+
+use super::Findings;
+use super::engine::KV_CACHE;
+use super::engine::name;
+use super::role::{RoleKeys, token_bytes};
+use crate::document::{Backend, BytesPerToken, HicacheWritePolicy, Semantics as SemanticsKey};
+use crate::experiment::HostOffload;
+use std::path::Path;
+use windtunnel_engine::sglang::{HostTier, WritePolicy};
+
+/// SGLang's `--hicache-ratio` where no size is given (arg_groups/hicache_hook.py, 0.5.23).
+const HICACHE_RATIO: f64 = 2.0;
+
+fn path(key: &str) -> String {
+    format!("{KV_CACHE}.host_offload.{key}")
+}
+
+/// How KV gets to the host and back. Only the engines' own offloads are modelled, and only where nothing else moves KV.
+pub(super) fn offload(keys: &RoleKeys, folder: &Path, findings: &mut Findings) -> Option<HostOffload> {
+    let offload = keys.worker.kv_cache.host_offload.as_ref()?;
+    let here = match (keys.backend, keys.semantics, keys.role) {
+        (Backend::Vllm | Backend::Sglang, SemanticsKey::Native, "aggregated") => None,
+        (Backend::Vllm | Backend::Sglang, SemanticsKey::Native, _) => {
+            Some("engine.mode disaggregated".to_owned())
+        }
+        (Backend::Vllm | Backend::Sglang, SemanticsKey::Aisimulate013, _) => {
+            Some("engine.semantics aisimulate_0_13".to_owned())
+        }
+        (backend @ Backend::Trtllm, ..) => Some(format!("backend {}", name(backend))),
+    };
+    if let Some(here) = here {
+        let message = format!(
+            "given, but it belongs to aggregated workers of vllm and sglang under engine.semantics native, and here is {here}"
+        );
+        findings.problem(&format!("{KV_CACHE}.host_offload"), message);
+        return None;
+    }
+    let rate = |gbps: f64| (gbps > 0.0).then_some(gbps);
+    let (to_host, from_host) = (rate(offload.d2h_bandwidth_gbps), rate(offload.h2d_bandwidth_gbps));
+    let latency = findings.time(&path("latency_to_first_byte_ms"), offload.latency_to_first_byte_ms)?;
+    let token = bytes_of_token(keys, folder);
+    if token.is_none() && (to_host.is_some() || from_host.is_some()) {
+        bytes_needed(findings);
+        return None;
+    }
+    Some(HostOffload { bytes_per_token: token.unwrap_or(0), to_host, from_host, latency })
+}
+
+fn bytes_of_token(keys: &RoleKeys, folder: &Path) -> Option<u64> {
+    match keys.worker.kv_cache.bytes_per_token {
+        BytesPerToken::Bytes(bytes) => Some(bytes),
+        BytesPerToken::Auto(_) => {
+            token_bytes(&keys.model, keys.kvcache_quant_mode, folder, keys.worker.parallelism.tensor)
+        }
+    }
+}
+
+fn bytes_needed(findings: &mut Findings) {
+    let path = format!("{KV_CACHE}.bytes_per_token");
+    let got = findings.shown(&path, "auto");
+    let message = format!(
+        "got {got}; with host_offload that needs an engine.model that `windtunnel models` lists, or a \
+         config.json: give one of these, or a number here"
+    );
+    findings.problem(&path, message);
+}
+
+/// Blocks of vLLM's offload.
+pub(super) fn vllm_blocks(keys: &RoleKeys, findings: &mut Findings) -> Option<u32> {
+    let offload = keys.worker.kv_cache.host_offload.as_ref()?;
+    for (key, given) in [
+        ("hicache_ratio", offload.hicache_ratio.is_some()),
+        ("hicache_size", offload.hicache_size.is_some()),
+        ("hicache_write_policy", offload.hicache_write_policy.is_some()),
+    ] {
+        findings.foreign(&path(key), given, "backend sglang", "backend vllm");
+    }
+    if offload.num_host_blocks.is_none() {
+        findings.problem(
+            &path("num_host_blocks"),
+            "not given; backend vllm needs it: allowed is a number of blocks",
+        );
+    }
+    offload.num_host_blocks
+}
+
+/// SGLang's HiCache, for a pool of so many tokens.
+pub(super) fn hicache(
+    keys: &mut RoleKeys,
+    folder: &Path,
+    (pool, page): (u32, u32),
+    findings: &mut Findings,
+) -> Option<HostTier> {
+    let token = bytes_of_token(keys, folder);
+    let cached = keys.worker.kv_cache.prefix_caching != Some(false);
+    let offload = keys.worker.kv_cache.host_offload.as_mut()?;
+    if !cached {
+        let message =
+            "given, but SGLang's HiCache is a part of its prefix cache, and prefix_caching is false";
+        findings.problem(&format!("{KV_CACHE}.host_offload"), message);
+    }
+    let policy = *offload.hicache_write_policy.get_or_insert(HicacheWritePolicy::WriteThrough);
+    // A page more than the tokens fill (mem_cache/pool_host/base.py, 0.5.23).
+    let pages_for = |tokens: f64| (tokens as u64 / u64::from(page)).saturating_add(1);
+    let pages = match (offload.num_host_blocks, offload.hicache_ratio, offload.hicache_size) {
+        (Some(pages), None, None) => u64::from(pages),
+        (None, None, Some(size)) => {
+            let Some(token) = token.filter(|&bytes| bytes > 0) else {
+                bytes_needed(findings);
+                return None;
+            };
+            pages_for(f64::from(size) * 1e9 / token as f64)
+        }
+        (None, ratio, None) => {
+            let ratio = *offload.hicache_ratio.insert(ratio.unwrap_or(HICACHE_RATIO));
+            pages_for(f64::from(pool) * ratio)
+        }
+        _ => {
+            let message = "given, with more than one of num_host_blocks, hicache_ratio and hicache_size: allowed is one";
+            findings.problem(&format!("{KV_CACHE}.host_offload"), message);
+            return None;
+        }
+    };
+    let write_policy = match policy {
+        HicacheWritePolicy::WriteThrough => WritePolicy::WriteThrough,
+        HicacheWritePolicy::WriteThroughSelective => WritePolicy::WriteThroughSelective,
+        HicacheWritePolicy::WriteBack => WritePolicy::WriteBack,
+    };
+    let Ok(pages) = u32::try_from(pages) else {
+        let message = format!("comes to {pages} pages; allowed are {}", u32::MAX);
+        findings.problem(&format!("{KV_CACHE}.host_offload"), message);
+        return None;
+    };
+    Some(HostTier { pages, write_policy })
+}
