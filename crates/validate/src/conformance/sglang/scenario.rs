@@ -355,7 +355,9 @@ mod tests {
             "context_length": 1000, "radix_eviction_policy": "lru", "ignore_eos": true,
             "kv_events": false, "max_steps": 9, "env": {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "128"},
             "prefill_max_requests": 5, "max_queued_requests": 6, "retraction_policy": "priority",
-            "prefill_decode_interval": 3, "prefill_decode_interval_min_bs": 2, "name": "n", "comment": "c",
+            "prefill_decode_interval": 3, "prefill_decode_interval_min_bs": 2,
+            "hicache_write_policy": "write_back", "hicache_ratio": 0.5, "store_latency_ms": 1.0, "store_ms_per_token": 0.1,
+            "load_latency_ms": 2.0, "load_ms_per_token": 0.2, "name": "n", "comment": "c",
         }))
         .unwrap();
         let expected = Config {
@@ -377,6 +379,8 @@ mod tests {
             retract_by_priority: true,
             prefill_max_requests: Some(5),
             max_queued_requests: Some(6),
+            // Half of 1920 tokens are 60 pages, and one more.
+            host: Some(HostTier { pages: 61, write_policy: WritePolicy::WriteBack }),
             disaggregation: Disaggregation::Off,
             hand_off_rules: HandOffRules::InTurns,
             refuse_unservable: false,
