@@ -191,7 +191,14 @@ impl Default for Settings {
 
 impl Settings {
     pub(in crate::conformance) fn read(file: &ConfigFile) -> Result<Settings, ConformanceError> {
-        let settings: Settings = file.parse()?;
+        let mut settings: Settings = file.parse()?;
+        if settings.hicache_write_policy.is_some() {
+            // As the oracle does, so that the first line of a trace says them.
+            let ((load, load_token), (store, store_token)) =
+                (settings.copy_ms(true), settings.copy_ms(false));
+            (settings.store_latency_ms, settings.store_ms_per_token) = (Some(store), Some(store_token));
+            (settings.load_latency_ms, settings.load_ms_per_token) = (Some(load), Some(load_token));
+        }
         settings.clock().check(file)?;
         settings.check().map_err(|(key, reason)| file.fault(key, reason))?;
         Ok(settings)
