@@ -4,6 +4,7 @@
 //! name, so that file, `--set` and flags are checked by the same rules.
 
 mod roles;
+mod text;
 
 use crate::exit::Failure;
 use crate::say::say;
@@ -140,6 +141,8 @@ pub struct Mocker {
     /// LoRA adapters that requests may name as their model; nothing is read from the path
     #[arg(long, value_name = "NAME=PATH", num_args = 1..)]
     lora_modules: Vec<String>,
+    #[command(flatten)]
+    text: text::TextArguments,
     #[command(flatten)]
     roles: roles::RoleArguments,
     /// Where and how KV events are published, as the engine's own JSON
@@ -459,6 +462,7 @@ fn settings(arguments: &Mocker, pools: Vec<Pool>) -> Result<MockerSettings, Fail
         host: arguments.host,
         port: arguments.port,
         server,
+        language: arguments.text.language()?,
         reply,
         drain,
     })

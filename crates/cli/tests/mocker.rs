@@ -99,6 +99,43 @@ fn it_serves_what_a_file_says_and_flags_change() {
     assert_eq!(mocker.signal("TERM"), Some(0));
 }
 
+/// `--chat-template` in place of ChatML, as a file and in itself.
+#[test]
+fn a_chat_template_makes_the_prompts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("template.jinja");
+    std::fs::write(&file, "{{ messages[0].content }}!").unwrap();
+    for given in [file.to_str().unwrap(), "{{ messages[0].content }}!"] {
+        let mocker = Mocker::start(&["--chat-template", given], 1);
+        let asked = json!({"messages": [{"role": "user", "content": "the sea"}]}).to_string();
+        let mut answer = String::new();
+        let request = format!(
+            "POST /tokenize HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{asked}",
+            asked.len()
+        );
+        mocker.request(0, &request).read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("\"count\":3"), "{answer}");
+    }
+}
+
+#[test]
+fn what_is_no_tokenizer_or_template_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+    let folder = folder.path().to_str().unwrap();
+    for (arguments, words) in [
+        (&["--tokenizer", "nowhere"][..], "--tokenizer: nowhere: there is no such file"),
+        (&["--tokenizer", folder], "is not a tokenizer"),
+        (&["--chat-template", "nowhere.jinja"], "--chat-template: nowhere.jinja: cannot be read"),
+        (&["--chat-template", "{% for %}"], "--chat-template: chat template: syntax error"),
+        (&["--chat-template-content-format", "string"], "there is no chat template"),
+    ] {
+        let output = windtunnel([&["mocker", "--port", "0"][..], arguments].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+        assert!(err(&output).contains(words), "{}", err(&output));
+    }
+}
+
 /// `serve`: two workers behind one address. The same prompt meets each of them once before it is found again.
 #[test]
 fn serve_is_one_address_for_all_workers() {

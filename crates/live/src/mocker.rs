@@ -5,7 +5,7 @@ use crate::error::LiveError;
 use crate::http::{App, ServerSettings, server};
 use crate::kv_transfer::{TransferSettings, Transfers};
 use crate::outlets::{OutletSettings, Outlets, WorkerIdentity};
-use crate::text::{BuiltinTokenizer, Reply, Tokenizer};
+use crate::text::{Language, Reply};
 use crate::worker::{Worker, WorkerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -42,6 +42,8 @@ pub struct MockerSettings {
     pub port: u16,
     /// How the servers look.
     pub server: ServerSettings,
+    /// How they read and write.
+    pub language: Language,
     /// What they say.
     pub reply: Reply,
     /// What the workers tell beside their answers.
@@ -182,9 +184,14 @@ async fn app(
         observers: &mut observers,
     };
     let worker = Worker::start(deployment, options)?;
-    let tokenizer = Box::new(BuiltinTokenizer::default());
     if let Some(thinking) = &settings.reply.thinking {
+        let tokenizer = &settings.language.tokenizer;
         let vocabulary = tokenizer.vocabulary();
+        if (thinking.start.is_none() || thinking.end.is_none()) && tokenizer.thinking().is_none() {
+            let message = "--reasoning: the tokenizer has no <think> and </think>; start_thinking_token_id and \
+                           end_thinking_token_id say between which tokens";
+            return Err(LiveError::Settings(message.into()));
+        }
         let unknown = |token: &u32| *token >= vocabulary;
         if let Some(token) = thinking.start.into_iter().chain(thinking.end).find(unknown) {
             let message =
@@ -192,6 +199,6 @@ async fn app(
             return Err(LiveError::Settings(message));
         }
     }
-    let app = App::new(worker, settings.server.clone(), tokenizer, settings.reply.clone());
+    let app = App::new(worker, settings.server.clone(), settings.language.clone(), settings.reply.clone());
     Ok(app.with_outlets(&outlets).with_transfers(transfers))
 }

@@ -32,7 +32,130 @@ fn a_body_that_is_an_array_is_refused() {
     for path in [COMPLETIONS, CHAT] {
         let answer = server.post(path, &json!([null, "hi"]));
         assert_eq!(answer.status, 400, "{}", answer.body);
-        assert!(answer.body.contains("has to be an object"), "{}", answer.body);
+        assert!(answer.body.contains("got a list, allowed is an object"), "{}", answer.body);
+    }
+    still_up(&server);
+}
+
+/// Bodies with every object that a request may have within, by dialect. SGLang and TensorRT-LLM share OpenAI's.
+fn nested() -> [(&'static str, &'static str, Value); 9] {
+    let chat = json!({
+        "stream": true, "stream_options": {"include_usage": true},
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            ]},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "documents": [{"title": "a"}],
+        "chat_template_kwargs": {"a": 1}, "response_format": {"type": "text"}, "kv_transfer_params": {"a": 1},
+        "max_tokens": 2,
+    });
+    let render =
+        json!({"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "text"}});
+    let completion = json!({"prompt": "hi", "max_tokens": 2, "stream": true, "stream_options": {},
+                            "response_format": {"type": "text"}, "kv_transfer_params": {}});
+    let generate = json!({"token_ids": [1], "sampling_params": {"max_tokens": 2, "response_format": {"type": "text"}},
+                          "kv_transfer_params": {}});
+    [
+        ("vllm", CHAT, chat.clone()),
+        ("vllm", COMPLETIONS, completion.clone()),
+        ("vllm", "/inference/v1/generate", generate),
+        ("vllm", "/tokenize", render.clone()),
+        ("vllm", "/v1/chat/completions/render", render),
+        ("sglang", CHAT, chat),
+        ("sglang", COMPLETIONS, completion),
+        ("sglang", "/generate", json!({"text": "hi", "sampling_params": {"max_new_tokens": 2}})),
+        ("sglang", "/generate", json!({"text": ["hi"], "sampling_params": [{"max_new_tokens": 2}]})),
+    ]
+}
+
+/// Places of all objects within a value.
+fn objects(value: &Value, at: &str, found: &mut Vec<String>) {
+    if value.is_object() && !at.is_empty() {
+        found.push(at.to_owned());
+    }
+    let fields = value.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), value));
+    let items =
+        value.as_array().into_iter().flatten().enumerate().map(|(item, value)| (item.to_string(), value));
+    fields.chain(items).for_each(|(key, value)| objects(value, &format!("{at}/{key}"), found));
+}
+
+/// A list of fields in their order is no object, at any depth: `serde` would read one, vLLM 0.33 and SGLang 0.5.23
+/// answer 400 (or 422).
+#[test]
+fn a_list_in_place_of_an_object_is_refused() {
+    let servers = [
+        ("vllm", Server::usual()),
+        ("sglang", Server::start(Options { yaml: common::SGLANG, ..Options::default() })),
+    ];
+    for (dialect, path, body) in nested() {
+        let server = &servers.iter().find(|(name, _)| *name == dialect).unwrap().1;
+        let whole = server.post(path, &body);
+        assert_eq!(whole.status, 200, "{path}: {}", whole.body);
+        let mut places = Vec::new();
+        objects(&body, "", &mut places);
+        assert!(!places.is_empty());
+        for place in places {
+            for instead in [json!([]), json!([3]), json!([true]), json!([null, "hi"]), json!([{}, 1])] {
+                let mut wrong = body.clone();
+                *wrong.pointer_mut(&place).unwrap() = instead.clone();
+                let answer = server.post(path, &wrong);
+                if place == "/sampling_params" && dialect == "sglang" && instead == json!([]) {
+                    continue;
+                }
+                assert_eq!(answer.status, 400, "{path} {place} {instead}: {}", answer.body);
+                assert_words(&answer.body);
+            }
+        }
+    }
+    servers.iter().for_each(|(_, server)| still_up(server));
+}
+
+/// No error names a type of Rust or how this program reads.
+fn assert_words(body: &str) {
+    for leak in ["enum", "struct", "serde", "variant", "u32", "u64", "i64", "f64", "OpenAi", "column"] {
+        assert!(!body.contains(leak), "{leak}: {body}");
+    }
+}
+
+/// Values of the wrong type, for every field that means something.
+#[test]
+fn errors_of_form_are_in_words() {
+    let server = Server::usual();
+    for (path, body, words) in [
+        (COMPLETIONS, json!({"prompt": {"a": 1}}), "prompt: allowed is a text, a list of texts"),
+        (COMPLETIONS, json!({"prompt": 1.5}), "prompt: allowed is a text"),
+        (COMPLETIONS, json!({"prompt": "a", "n": "two"}), "n: got \"two\", allowed is a whole number from 0"),
+        (
+            COMPLETIONS,
+            json!({"prompt": "a", "max_tokens": "x"}),
+            "max_tokens: got \"x\", allowed is a whole number",
+        ),
+        (COMPLETIONS, json!({"prompt": "a", "stop": 1}), "stop: allowed is a text or a list of texts"),
+        (
+            COMPLETIONS,
+            json!({"prompt": "a", "temperature": "hot"}),
+            "temperature: got \"hot\", allowed is a number",
+        ),
+        (COMPLETIONS, json!({"prompt": "a", "stream": 1}), "stream: got 1, allowed is true or false"),
+        (CHAT, json!({"messages": "hi"}), "messages: got \"hi\", allowed is a list"),
+        (CHAT, json!({"messages": ["hi"]}), "messages[0]: got \"hi\", allowed is an object"),
+        (CHAT, json!({"messages": [{"content": "hi"}]}), "messages[0]: role is missing"),
+        (
+            CHAT,
+            json!({"messages": [{"role": "user", "content": 1}]}),
+            "messages[0]: content: allowed is a text",
+        ),
+        ("/detokenize", json!({"tokens": "x"}), "tokens: allowed is a list of tokens"),
+        ("/tokenize", json!({"prompt": 1}), "allowed is a text"),
+    ] {
+        let answer = server.post(path, &body);
+        let message = answer.json()["error"]["message"].as_str().unwrap_or("").to_owned();
+        assert!(answer.status == 400 && message.contains(words), "{body}: {}", answer.body);
+        assert_words(&message);
     }
     still_up(&server);
 }

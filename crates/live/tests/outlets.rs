@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use windtunnel_live::http::{App, Dialect, ServerSettings, server};
 use windtunnel_live::kv_events::{self, KvEventsConfig};
 use windtunnel_live::outlets::{OutletSettings, Outlets, WorkerIdentity};
-use windtunnel_live::text::{BuiltinTokenizer, Reply, ReplySource};
+use windtunnel_live::text::{Language, Reply, ReplySource};
 use windtunnel_live::{Worker, WorkerOptions};
 use zeromq::{Socket, SocketRecv, SubSocket};
 
@@ -49,7 +49,7 @@ async fn serve(yaml: &str, dialect: Dialect, settings: OutletSettings) -> Socket
     let worker = Worker::start(&deployment, options).expect("a worker");
     let reply = Reply { source: ReplySource::Random, mean_tokens: 8, seed: 0, thinking: None };
     let settings = ServerSettings::new(dialect, "1", "m", 4096);
-    let app = App::new(worker, settings, Box::new(BuiltinTokenizer::default()), reply).with_outlets(&outlets);
+    let app = App::new(worker, settings, Language::default(), reply).with_outlets(&outlets);
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
         let _stop = stop;

@@ -8,7 +8,7 @@ use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Transfers;
 use crate::metrics::Registry;
 use crate::outlets::Outlets;
-use crate::text::{ChatTemplate, Reply, Tokenizer};
+use crate::text::{ChatTemplate, Language, Reply, Tokenizer};
 use crate::worker::Worker;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -59,8 +59,8 @@ pub struct App {
     pub worker: Worker,
     /// How it looks.
     pub settings: ServerSettings,
-    /// Tokens and text.
-    pub tokenizer: Box<dyn Tokenizer>,
+    /// Text to tokens and back.
+    pub tokenizer: Arc<dyn Tokenizer>,
     /// Messages to a prompt.
     pub template: ChatTemplate,
     /// What it says.
@@ -104,7 +104,7 @@ pub struct Rest {
 
 impl App {
     /// A server around a worker.
-    pub fn new(worker: Worker, settings: ServerSettings, tokenizer: Box<dyn Tokenizer>, reply: Reply) -> App {
+    pub fn new(worker: Worker, settings: ServerSettings, language: Language, reply: Reply) -> App {
         let faults = Faults::new(settings.faults.clone(), reply.seed);
         let adapters = (1..).zip(&settings.loras).map(|(id, (name, path))| {
             (name.clone(), Arc::new(Adapter { name: name.clone(), path: path.clone(), id }))
@@ -120,8 +120,8 @@ impl App {
             ready_at: Instant::now() + settings.startup,
             at_work: Mutex::new(HashMap::new()),
             settings,
-            tokenizer,
-            template: ChatTemplate::default(),
+            tokenizer: language.tokenizer,
+            template: language.template,
             reply,
             metrics: None,
             kv_event_sources: json!({}),

@@ -2,6 +2,7 @@
 
 use super::app::App;
 use super::error::ApiError;
+use super::form::{self, Object};
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
@@ -52,15 +53,16 @@ pub async fn json<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Bod
 /// # Errors
 /// 400, with the place.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    // The fields of an object may be read from an array as well, in their order; engines take objects only.
-    if bytes.trim_ascii_start().first() == Some(&b'[') {
-        return Err(ApiError::form("the body is an array, and has to be an object"));
-    }
-    serde_json::from_slice(bytes).map_err(|error| {
-        if error.is_data() {
-            ApiError::form(format!("the body does not have the right form: {error}"))
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let read: Result<Object<T>, _> = serde_path_to_error::deserialize(&mut json);
+    let Object(value) = read.map_err(|error| {
+        if error.inner().is_data() {
+            let words = form::words(&error.path().to_string(), error.inner());
+            ApiError::form(format!("the body does not have the right form: {words}"))
         } else {
-            ApiError::form(format!("the body is not JSON: {error}"))
+            ApiError::form(format!("the body is not JSON: {}", error.inner()))
         }
-    })
+    })?;
+    json.end().map_err(|error| ApiError::form(format!("the body is not JSON: {error}")))?;
+    Ok(value)
 }

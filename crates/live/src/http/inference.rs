@@ -4,6 +4,7 @@
 use super::app::App;
 use super::body;
 use super::error::{ApiError, json_response};
+use super::form::Object;
 use super::generation::{Choice, Generation, News};
 use super::kv_transfer;
 use super::openai::Endpoint;
@@ -24,7 +25,7 @@ struct Generate {
     request_id: Option<String>,
     token_ids: Vec<u32>,
     #[serde(default)]
-    sampling_params: OpenAiRequest,
+    sampling_params: Object<OpenAiRequest>,
     #[serde(default)]
     model: Option<String>,
     #[serde(default)]
@@ -54,7 +55,7 @@ async fn serve(app: Arc<App>, headers: &HeaderMap, body: Body) -> Result<Respons
             ApiError::new(StatusCode::NOT_IMPLEMENTED, "content that is not text cannot be simulated");
         return Err(ApiError { param: Some("features".into()), ..error });
     }
-    let mut request = asked.sampling_params;
+    let Object(mut request) = asked.sampling_params;
     let name = asked.request_id.unwrap_or_else(|| app.name());
     request.prompt = Some(Prompt::Tokens(asked.token_ids));
     request.model = asked.model;

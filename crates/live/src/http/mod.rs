@@ -12,6 +12,7 @@ mod control;
 mod disaggregated;
 mod error;
 mod faults;
+mod form;
 mod generation;
 mod inference;
 mod info;

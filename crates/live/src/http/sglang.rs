@@ -4,8 +4,9 @@ use super::app::App;
 use super::body;
 use super::bootstrap::{self, RoomFields};
 use super::error::{ApiError, json_response};
+use super::form::Object;
 use super::generation::{Ask, Choice, Generation, News};
-use super::openai::{OneOrMany, OpenAiRequest, Prompt, completion_prompts, session};
+use super::openai::{Endpoint as Kind, OneOrMany, OpenAiRequest, Prompt, prompts, session};
 use super::serving::{begin, start};
 use super::sse;
 use crate::text::{Limits, StopReason};
@@ -48,7 +49,7 @@ struct Generate {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "allowed is a list of tokens or a list of lists of tokens")]
 enum InputIds {
     One(Vec<u32>),
     Many(Vec<Vec<u32>>),
@@ -56,10 +57,10 @@ enum InputIds {
 
 /// One set of bounds for all prompts, or one for each, which must then be alike.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "allowed is an object, or a list of objects, of sampling parameters")]
 enum Sampling {
-    One(Box<SamplingParams>),
-    Many(Vec<SamplingParams>),
+    One(Box<Object<SamplingParams>>),
+    Many(Vec<Object<SamplingParams>>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -80,7 +81,7 @@ struct SamplingParams {
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "stop: allowed is a text or a list of texts")]
 enum StopStrings {
     One(String),
     Many(Vec<String>),
@@ -133,9 +134,9 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
     }
     let params = match &asked.sampling_params {
         None => SamplingParams::default(),
-        Some(Sampling::One(params)) => params.as_ref().clone(),
+        Some(Sampling::One(params)) => params.0.clone(),
         Some(Sampling::Many(all)) => match all.first() {
-            Some(first) if all.iter().all(|params| params == first) => first.clone(),
+            Some(first) if all.iter().all(|params| params == first) => first.0.clone(),
             _ => return refuse("sampling_params", "different sampling parameters in one request"),
         },
     };
@@ -176,7 +177,7 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         Some(OneOrMany::Many(_)) => return refuse("rid", "a name for each prompt"),
         None => app.name(),
     };
-    let prompts = completion_prompts(app, &request)?;
+    let prompts = prompts(app, &request, Kind::Completions)?;
     let rooms = RoomFields {
         host: asked.bootstrap_host.as_ref(),
         port: asked.bootstrap_port.as_ref(),

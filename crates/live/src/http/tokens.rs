@@ -3,7 +3,7 @@
 use super::app::App;
 use super::body;
 use super::error::{ApiError, Dialect, json_response};
-use super::openai::{Endpoint, OpenAiRequest, Prompt, prompts};
+use super::openai::{Endpoint, OpenAiRequest, Prompt, frame, prompts};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Response, StatusCode};
@@ -15,7 +15,6 @@ use std::sync::Arc;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Tokenize {
-    add_special_tokens: Option<bool>,
     return_token_strs: Option<bool>,
     #[serde(flatten)]
     request: OpenAiRequest,
@@ -32,7 +31,7 @@ struct Detokenize {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "allowed is a list of tokens or a list of lists of tokens")]
 enum Tokens {
     One(Vec<u32>),
     Many(Vec<Vec<u32>>),
@@ -73,13 +72,12 @@ pub fn answer(app: &App, outcome: Result<Value, ApiError>) -> Response<Body> {
 async fn tokenized(app: &App, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
     let asked: Tokenize = body::json(app, headers, body).await?;
     app.model(asked.request.model.as_deref())?;
+    let framed = asked.request.add_special_tokens != Some(false);
     let tokens = match &asked.request.prompt {
-        Some(Prompt::Text(text)) => {
-            let bos = app.tokenizer.bos().filter(|_| asked.add_special_tokens != Some(false));
-            bos.into_iter().chain(app.tokenizer.encode(text)).collect()
-        }
+        Some(Prompt::Text(text)) => frame(app, &app.tokenizer.encode(text), framed),
         Some(Prompt::Texts(texts)) if app.settings.dialect == Dialect::Sglang => {
-            let all: Vec<Vec<u32>> = texts.iter().map(|text| app.tokenizer.encode(text)).collect();
+            let all: Vec<Vec<u32>> =
+                texts.iter().map(|text| frame(app, &app.tokenizer.encode(text), framed)).collect();
             let counts: Vec<usize> = all.iter().map(Vec::len).collect();
             return Ok(json!({"tokens": all, "count": counts, "max_model_len": app.settings.max_model_len}));
         }
@@ -87,8 +85,7 @@ async fn tokenized(app: &App, headers: &HeaderMap, body: Body) -> Result<Value, 
         None => prompts(app, &asked.request, Endpoint::Chat)?.swap_remove(0).tokens,
     };
     let strings = asked.return_token_strs == Some(true);
-    let strings =
-        strings.then(|| tokens.iter().map(|&t| app.tokenizer.decode(&[t], false)).collect::<Vec<_>>());
+    let strings = strings.then(|| tokens.iter().map(|&t| app.tokenizer.spelling(t)).collect::<Vec<_>>());
     Ok(json!({
         "count": tokens.len(), "max_model_len": app.settings.max_model_len, "tokens": tokens, "token_strs": strings,
     }))

@@ -179,8 +179,12 @@ impl Tokenizer for BuiltinTokenizer {
         (text, ends)
     }
 
-    fn bos(&self) -> Option<u32> {
-        None
+    fn frame(&self) -> (&[u32], &[u32]) {
+        (&[], &[])
+    }
+
+    fn spelling(&self, token: u32) -> String {
+        self.decode(&[token], false)
     }
 
     fn eos(&self) -> u32 {

@@ -5,15 +5,69 @@
 
 mod builtin;
 mod dataset;
+mod files;
+#[cfg(feature = "tokenizer")]
+mod huggingface;
+mod jinja;
 mod plan;
 mod reply;
+mod strftime;
 mod template;
+#[cfg(feature = "tokenizer")]
+mod words;
 
 pub use builtin::BuiltinTokenizer;
 pub use dataset::Dataset;
+pub use files::TokenizerFiles;
+#[cfg(feature = "tokenizer")]
+pub use huggingface::HuggingFaceTokenizer;
+pub use jinja::{ContentFormat, JinjaTemplate};
 pub use plan::{Limits, Plan, StopReason};
 pub use reply::{Reply, ReplySource, Thinking};
-pub use template::{ChatTemplate, Message};
+pub use template::{Chat, ChatTemplate, Message, Ordered};
+
+use std::fmt;
+use std::sync::Arc;
+
+/// How a model reads and writes: built in, unless files or flags say otherwise.
+#[derive(Clone)]
+pub struct Language {
+    /// Text to tokens and back.
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// Messages to a prompt.
+    pub template: ChatTemplate,
+}
+
+impl Default for Language {
+    fn default() -> Self {
+        Language { tokenizer: Arc::new(BuiltinTokenizer::default()), template: ChatTemplate::default() }
+    }
+}
+
+impl fmt::Debug for Language {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let vocabulary = self.tokenizer.vocabulary();
+        formatter.debug_struct("Language").field("vocabulary", &vocabulary).finish_non_exhaustive()
+    }
+}
+
+/// The tokenizer that files describe.
+///
+/// # Errors
+/// What is wrong with them.
+#[cfg(feature = "tokenizer")]
+pub fn open(files: &TokenizerFiles) -> Result<Arc<dyn Tokenizer>, String> {
+    Ok(Arc::new(HuggingFaceTokenizer::open(files)?))
+}
+
+/// The tokenizer that files describe.
+///
+/// # Errors
+/// Always: this program was built without the library that reads them.
+#[cfg(not(feature = "tokenizer"))]
+pub fn open(_: &TokenizerFiles) -> Result<Arc<dyn Tokenizer>, String> {
+    Err("this program was built without the feature \"tokenizer\"".into())
+}
 
 /// Text to tokens and back.
 pub trait Tokenizer: Send + Sync {
@@ -27,8 +81,11 @@ pub trait Tokenizer: Send + Sync {
     /// a character ends where the one before it does.
     fn ends(&self, tokens: &[u32], skip_special: bool) -> (String, Vec<u32>);
 
-    /// The token that begins a prompt, if every prompt begins with one.
-    fn bos(&self) -> Option<u32>;
+    /// The tokens that stand before and behind every prompt that is a plain text.
+    fn frame(&self) -> (&[u32], &[u32]);
+
+    /// A token as its vocabulary spells it.
+    fn spelling(&self, token: u32) -> String;
 
     /// The token that ends a reply.
     fn eos(&self) -> u32;

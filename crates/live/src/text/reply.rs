@@ -53,6 +53,11 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// What is said depends on what was said last.
+    pub fn answers(&self) -> bool {
+        self.source != ReplySource::Random
+    }
+
     /// Plans one choice. `seed` is that of its request, if it has one; `echo` is what is repeated.
     pub fn plan(
         &self,

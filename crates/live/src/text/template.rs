@@ -1,4 +1,10 @@
-//! Messages to a prompt.
+//! Messages to a prompt: by a model's own template, or by ChatML.
+
+use super::jinja::JinjaTemplate;
+use std::sync::Arc;
+
+/// JSON whose objects keep the order of their keys, as templates see it.
+pub type Ordered = minijinja::Value;
 
 /// One message of a chat, its parts joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,29 +15,59 @@ pub struct Message {
     pub content: String,
 }
 
+/// What a prompt is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Chat<'a> {
+    /// Messages, their parts joined.
+    pub messages: &'a [Message],
+    /// The same as they came.
+    pub whole: &'a [&'a Ordered],
+    /// Tools, if there are any.
+    pub tools: Option<&'a Ordered>,
+    /// Documents, if there are any.
+    pub documents: Option<&'a Ordered>,
+    /// What else its template is told.
+    pub kwargs: Option<&'a Ordered>,
+    /// It ends where the assistant begins.
+    pub generate: bool,
+    /// It ends inside the last message.
+    pub go_on: bool,
+}
+
 /// How messages become a prompt.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub enum ChatTemplate {
     /// ChatML, the layout that many open models use.
     #[default]
     ChatMl,
+    /// A model's own.
+    Jinja(Arc<JinjaTemplate>),
 }
 
 impl ChatTemplate {
-    /// The prompt. `generate`: it ends where the assistant begins. `go_on`: it ends inside the last message.
-    pub fn render(&self, messages: &[Message], generate: bool, go_on: bool) -> String {
-        let ChatTemplate::ChatMl = self;
-        let mut prompt = String::new();
-        for (at, message) in messages.iter().enumerate() {
-            let open = go_on && at + 1 == messages.len();
-            let end = if open { "" } else { "<|im_end|>\n" };
-            prompt.push_str(&format!("<|im_start|>{}\n{}{end}", message.role, message.content));
+    /// The prompt.
+    ///
+    /// # Errors
+    /// What a template of a model has against these messages.
+    pub fn render(&self, chat: &Chat<'_>) -> Result<String, String> {
+        match self {
+            ChatTemplate::ChatMl => Ok(chat_ml(chat)),
+            ChatTemplate::Jinja(template) => template.render(chat),
         }
-        if generate && !go_on {
-            prompt.push_str("<|im_start|>assistant\n");
-        }
-        prompt
     }
+}
+
+fn chat_ml(chat: &Chat<'_>) -> String {
+    let mut prompt = String::new();
+    for (at, message) in chat.messages.iter().enumerate() {
+        let open = chat.go_on && at + 1 == chat.messages.len();
+        let end = if open { "" } else { "<|im_end|>\n" };
+        prompt.push_str(&format!("<|im_start|>{}\n{}{end}", message.role, message.content));
+    }
+    if chat.generate && !chat.go_on {
+        prompt.push_str("<|im_start|>assistant\n");
+    }
+    prompt
 }
 
 #[cfg(test)]
@@ -42,10 +78,13 @@ mod tests {
     fn chatml() {
         let message = |role: &str, content: &str| Message { role: role.into(), content: content.into() };
         let chat = [message("system", "be brief"), message("user", "hi")];
+        let render = |messages, generate, go_on| {
+            ChatTemplate::ChatMl.render(&Chat { messages, generate, go_on, ..Chat::default() }).unwrap()
+        };
         assert_eq!(
-            ChatTemplate::ChatMl.render(&chat, true, false),
+            render(&chat, true, false),
             "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
         );
-        assert_eq!(ChatTemplate::ChatMl.render(&chat[1..], false, true), "<|im_start|>user\nhi");
+        assert_eq!(render(&chat[1..], false, true), "<|im_start|>user\nhi");
     }
 }

@@ -11,7 +11,7 @@ use windtunnel_engine::RankConfig;
 use windtunnel_engine::vllm::KvLoadFailurePolicy;
 use windtunnel_live::http::{App, Dialect, ServerSettings, server};
 use windtunnel_live::kv_transfer::{TransferSettings, Transfers};
-use windtunnel_live::text::{BuiltinTokenizer, Reply, ReplySource, Thinking};
+use windtunnel_live::text::{Language, Reply, ReplySource, Thinking};
 
 /// A running server. It stops when it is dropped.
 pub struct Server {
@@ -27,6 +27,7 @@ pub struct Options {
     pub yaml: &'static str,
     pub overrides: Vec<String>,
     pub no_delay: bool,
+    pub language: Language,
     pub source: ReplySource,
     pub thinking: Option<Thinking>,
     pub transfers: Option<TransferSettings>,
@@ -41,6 +42,7 @@ impl Default for Options {
             yaml: super::FIXED,
             overrides: Vec::new(),
             no_delay: true,
+            language: Language::default(),
             source: ReplySource::Random,
             thinking: None,
             transfers: None,
@@ -72,7 +74,7 @@ impl Server {
             RankConfig::Trtllm(_) => Dialect::Trtllm,
         };
         let reply = Reply { source: options.source, mean_tokens: 8, seed: 0, thinking: options.thinking };
-        let tokenizer = Box::new(BuiltinTokenizer::default());
+        let language = options.language;
         let (stop, stopped) = watch::channel(false);
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -84,7 +86,7 @@ impl Server {
                     None => None,
                 };
                 let (worker, log) = super::worker_with(&deployment, options.no_delay, transfers.clone());
-                let app = App::new(worker, settings, tokenizer, reply).with_transfers(transfers);
+                let app = App::new(worker, settings, language, reply).with_transfers(transfers);
                 let app = Arc::new(app);
                 let address = listener.local_addr().expect("an address");
                 tell.send((address, app.clone(), log)).expect("the test waits");
@@ -120,7 +122,15 @@ impl Server {
     }
 
     pub fn post_with(&self, path: &str, headers: &str, body: &Value) -> Answer {
-        let body = body.to_string();
+        self.post_text_with(path, headers, &body.to_string())
+    }
+
+    /// A body with its keys in their order.
+    pub fn post_text(&self, path: &str, body: &str) -> Answer {
+        self.post_text_with(path, "", body)
+    }
+
+    fn post_text_with(&self, path: &str, headers: &str, body: &str) -> Answer {
         self.send(&format!(
             "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n{headers}\r\n{body}",

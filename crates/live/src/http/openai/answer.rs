@@ -6,6 +6,7 @@ use super::request::OpenAiRequest;
 use super::{ToolCall, logprobs, tools};
 use crate::http::app::{App, unix_seconds};
 use crate::http::error::Dialect;
+use crate::http::form::Object;
 use crate::http::generation::{Choice, Generation, News};
 use crate::http::{disaggregated, kv_transfer};
 use crate::text::StopReason;
@@ -34,7 +35,7 @@ pub struct Shape {
 impl Shape {
     /// The shape of the answer to a request.
     pub fn new(app: &App, request: &OpenAiRequest, endpoint: Endpoint, id: String, model: String) -> Shape {
-        let options = request.stream_options.unwrap_or_default();
+        let Object(options) = request.stream_options.unwrap_or_default();
         let include_usage = options.include_usage == Some(true);
         let last = || super::ask::messages(request.messages.as_deref()).ok()?.pop();
         let echo = match endpoint {

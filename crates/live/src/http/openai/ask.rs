@@ -7,11 +7,14 @@ use crate::http::app::App;
 use crate::http::bootstrap::{self, RoomFields};
 use crate::http::disaggregated::{self, Part};
 use crate::http::error::{ApiError, Dialect};
+use crate::http::form::Object;
 use crate::http::generation::{Ask, PromptTokens};
 use crate::http::kv_transfer;
 use crate::kv_transfer::Remote;
-use crate::text::{Limits, Message};
+use crate::text::{Chat, Limits, Message, Ordered};
 use axum::http::{HeaderMap, StatusCode};
+use minijinja::value::ValueKind;
+use serde_json::{Map, Value, json};
 
 /// Choices of one request at most, and prompts.
 const MOST_CHOICES: u32 = 128;
@@ -121,6 +124,10 @@ fn refuse_unserved(request: &OpenAiRequest) -> Result<(), ApiError> {
         let error = ApiError::new(StatusCode::NOT_IMPLEMENTED, format!("{what} cannot be simulated"));
         Err(ApiError { param: Some(field.into()), ..error })
     };
+    if request.chat_template.is_some() {
+        let message = "chat templates of requests are not trusted; --chat-template is the server's";
+        return Err(ApiError::field("chat_template", message));
+    }
     if request.use_beam_search == Some(true) {
         return refuse("use_beam_search", "beam search");
     }
@@ -222,10 +229,10 @@ pub fn prompts(
 
 /// The prompts of a completion.
 pub fn completion_prompts(app: &App, request: &OpenAiRequest) -> Result<Vec<PromptTokens>, ApiError> {
+    let framed = request.add_special_tokens != Some(false);
     let text = |text: &String| {
         let said = app.tokenizer.encode(text);
-        let tokens = app.tokenizer.bos().into_iter().chain(said.iter().copied()).collect();
-        PromptTokens { tokens, echo: said }
+        PromptTokens { tokens: frame(app, &said, framed), echo: said }
     };
     let tokens = |tokens: &Vec<u32>| PromptTokens { tokens: tokens.clone(), echo: tokens.clone() };
     let prompts: Vec<_> = match &request.prompt {
@@ -250,13 +257,52 @@ fn chat_prompt(app: &App, request: &OpenAiRequest) -> Result<PromptTokens, ApiEr
         let message = "continue_final_message and add_generation_prompt exclude each other";
         return Err(ApiError::field("continue_final_message", message));
     }
-    let prompt = app.template.render(&messages, generate, go_on);
+    let whole: Vec<&Ordered> = request.messages.iter().flatten().map(|message| &message.whole).collect();
+    if request.chat_template_kwargs.as_ref().is_some_and(|given| !given.is_none() && !is_object(given)) {
+        let message = "chat_template_kwargs is not an object";
+        return Err(ApiError::field("chat_template_kwargs", message));
+    }
+    for (field, given) in [("documents", &request.documents), ("tools", &request.tools)] {
+        if given.as_ref().is_some_and(|given| !given.is_none() && !are_objects(given)) {
+            return Err(ApiError::field(field, format!("{field} is not a list of objects")));
+        }
+    }
+    let tools = request.tools.as_ref().into_iter().filter_map(|tools| tools.try_iter().ok()).flatten();
+    let mut functions = tools.filter_map(|tool| tool.get_attr("function").ok());
+    if functions.any(|function| !function.is_undefined() && !is_object(&function)) {
+        return Err(ApiError::field("tools", "the function of a tool is not an object"));
+    }
+    let chat = Chat {
+        messages: &messages,
+        whole: &whole,
+        tools: request.tools.as_ref().filter(|tools| tools.is_true()),
+        documents: request.documents.as_ref().filter(|documents| !documents.is_none()),
+        kwargs: request.chat_template_kwargs.as_ref(),
+        generate: generate && !go_on,
+        go_on,
+    };
+    let prompt = app.template.render(&chat).map_err(ApiError::form)?;
+    let tokens = frame(app, &app.tokenizer.encode(&prompt), request.add_special_tokens == Some(true));
     let user = messages.iter().rev().find(|message| message.role == "user").or(messages.last());
-    let said = user.map_or("", |message| message.content.as_str());
+    let said = user.filter(|_| app.reply.answers()).map_or("", |message| message.content.as_str());
     // Who has the KV of a prompt knows its tokens.
     let known = request.prompt_token_ids.as_ref().filter(|_| app.settings.dialect == Dialect::Trtllm);
-    let tokens = known.cloned().unwrap_or_else(|| app.tokenizer.encode(&prompt));
+    let tokens = known.cloned().unwrap_or(tokens);
     Ok(PromptTokens { tokens, echo: app.tokenizer.encode(said) })
+}
+
+fn is_object(value: &Ordered) -> bool {
+    value.kind() == ValueKind::Map
+}
+
+fn are_objects(value: &Ordered) -> bool {
+    value.kind() == ValueKind::Seq && value.try_iter().is_ok_and(|mut all| all.all(|item| is_object(&item)))
+}
+
+/// Tokens with what the tokenizer puts around a prompt, if that is asked for.
+pub fn frame(app: &App, tokens: &[u32], framed: bool) -> Vec<u32> {
+    let (before, behind) = if framed { app.tokenizer.frame() } else { (&[][..], &[][..]) };
+    [before, tokens, behind].concat()
 }
 
 /// Messages with their parts joined.
@@ -266,12 +312,13 @@ pub fn messages(messages: Option<&[ChatMessage]>) -> Result<Vec<Message>, ApiErr
         return Err(ApiError::field("messages", "messages is empty"));
     }
     let joined = messages.iter().enumerate().map(|(at, message)| {
+        let message = &message.fields;
         let content = match &message.content {
             None => String::new(),
             Some(Content::Text(text)) => text.clone(),
             Some(Content::Parts(parts)) => {
                 let mut texts = Vec::new();
-                for part in parts {
+                for Object(part) in parts {
                     match (part.kind.as_deref(), &part.text) {
                         (Some("text" | "input_text" | "output_text") | None, Some(text)) => {
                             texts.push(text.as_str());
@@ -286,10 +333,16 @@ pub fn messages(messages: Option<&[ChatMessage]>) -> Result<Vec<Message>, ApiErr
                 texts.join("\n")
             }
         };
-        let calls = message.tool_calls.as_ref().filter(|calls| !calls.is_null());
+        let wrong =
+            |call: &Map<String, Value>| call.get("function").is_some_and(|function| !function.is_object());
+        if message.tool_calls.as_ref().is_some_and(|calls| calls.iter().any(wrong)) {
+            let message = format!("messages[{at}]: the function of a call is not an object");
+            return Err(ApiError::field("messages", message));
+        }
+        let calls = message.tool_calls.as_ref().filter(|calls| !calls.is_empty());
         let content = match calls {
             None => content,
-            Some(calls) => format!("{content}<tool_call>{calls}</tool_call>"),
+            Some(calls) => format!("{content}<tool_call>{}</tool_call>", json!(calls)),
         };
         Ok(Message { role: message.role.clone(), content })
     });

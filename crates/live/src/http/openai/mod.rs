@@ -7,7 +7,7 @@ mod request;
 mod sse;
 mod tools;
 
-pub use ask::{ask, completion_prompts, prompts, session};
+pub use ask::{ask, frame, prompts, session};
 pub use request::{OneOrMany, OpenAiRequest, Prompt};
 pub use tools::ToolCall;
 

@@ -1,8 +1,11 @@
 //! The fields of a request that mean something here. Others are taken and ignored, as vLLM does
 //! (`extra="allow"`), and so are those that steer sampling: what is said is not sampled.
 
-use serde::Deserialize;
-use serde_json::Value;
+use crate::http::form::Object;
+use crate::text::Ordered;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 
 /// A request to either endpoint.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -35,7 +38,7 @@ pub struct OpenAiRequest {
     /// Tokens as they come.
     pub stream: Option<bool>,
     /// How.
-    pub stream_options: Option<StreamOptions>,
+    pub stream_options: Option<Object<StreamOptions>>,
     /// Completions: how many alternatives; chat: whether.
     pub logprobs: Option<Value>,
     /// Chat: how many alternatives.
@@ -76,8 +79,16 @@ pub struct OpenAiRequest {
     pub bootstrap_port: Option<Value>,
     /// SGLang: the room in which the two workers meet.
     pub bootstrap_room: Option<Value>,
+    /// Whether a prompt is framed by special tokens: completions are if not told otherwise, chats are not.
+    pub add_special_tokens: Option<bool>,
+    /// Chat: refused, as vLLM does unless it is told to trust requests.
+    pub chat_template: Option<String>,
+    /// Chat: what else the template is told.
+    pub chat_template_kwargs: Option<Ordered>,
+    /// Chat: what the template may quote.
+    pub documents: Option<Ordered>,
     /// Chat: functions that may be called.
-    pub tools: Option<Value>,
+    pub tools: Option<Ordered>,
     /// Chat: whether one has to be; the model calls none by itself.
     pub tool_choice: Option<Value>,
     /// Chat: thoughts are part of the answer, unless this is false.
@@ -87,14 +98,17 @@ pub struct OpenAiRequest {
     /// Refused.
     pub suffix: Option<String>,
     /// Refused, but for text.
-    pub response_format: Option<Value>,
+    pub response_format: Option<Map<String, Value>>,
     /// Refused.
     pub structured_outputs: Option<Value>,
 }
 
 /// What is to be completed.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "allowed is a text, a list of texts, a list of tokens, or a list of lists of tokens"
+)]
 pub enum Prompt {
     /// One text.
     Text(String),
@@ -108,7 +122,7 @@ pub enum Prompt {
 
 /// One text or several.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "allowed is a text or a list of texts")]
 pub enum OneOrMany {
     /// One.
     One(String),
@@ -137,8 +151,17 @@ pub struct StreamOptions {
 }
 
 /// One message.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct ChatMessage {
+    /// What means something here.
+    pub fields: MessageFields,
+    /// All of it, as it came.
+    pub whole: Ordered,
+}
+
+/// The fields of a message.
+#[derive(Clone, Debug, Deserialize)]
+pub struct MessageFields {
     /// Who says it.
     pub role: String,
     /// What: a text, or parts.
@@ -146,17 +169,29 @@ pub struct ChatMessage {
     pub content: Option<Content>,
     /// Calls that the assistant made.
     #[serde(default)]
-    pub tool_calls: Option<Value>,
+    pub tool_calls: Option<Vec<Map<String, Value>>>,
+}
+
+impl<'de> Deserialize<'de> for ChatMessage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let whole = Ordered::deserialize(deserializer)?;
+        // The value says why in a message of its own, behind its kind.
+        let fields = Object::<MessageFields>::deserialize(&whole).map_err(|error| match error.detail() {
+            Some(detail) => D::Error::custom(detail),
+            None => D::Error::custom(error),
+        });
+        Ok(ChatMessage { fields: fields?.0, whole })
+    }
 }
 
 /// A text, or parts.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "content: allowed is a text or a list of parts, each an object")]
 pub enum Content {
     /// A text.
     Text(String),
     /// Parts, of which only texts can be read here.
-    Parts(Vec<Part>),
+    Parts(Vec<Object<Part>>),
 }
 
 /// One part.

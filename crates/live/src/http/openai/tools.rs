@@ -4,6 +4,7 @@
 //! arguments are made from the function's JSON schema.
 
 use crate::http::error::ApiError;
+use crate::text::Ordered;
 use serde_json::{Map, Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -25,7 +26,7 @@ pub struct ToolCall {
 ///
 /// # Errors
 /// A choice, or tools, that have no such form, and a function that is not among the tools.
-pub fn wanted(tools: Option<&Value>, choice: Option<&Value>) -> Result<Option<ToolCall>, ApiError> {
+pub fn wanted(tools: Option<&Ordered>, choice: Option<&Value>) -> Result<Option<ToolCall>, ApiError> {
     let wrong = |field: &str, message: String| Err(ApiError::field(field, message));
     let named = match choice {
         None | Some(Value::Null) => return Ok(None),
@@ -39,8 +40,9 @@ pub fn wanted(tools: Option<&Value>, choice: Option<&Value>) -> Result<Option<To
             }
         },
     };
-    let tools = tools.and_then(Value::as_array).filter(|tools| !tools.is_empty());
-    let Some(tools) = tools else {
+    let tools = tools.and_then(|tools| serde_json::to_value(tools).ok());
+    let Some(Value::Array(tools)) = tools.filter(|tools| tools.as_array().is_some_and(|all| !all.is_empty()))
+    else {
         return wrong("tools", "tool_choice asks for a call, and there are no tools".into());
     };
     let name = |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str).map(str::to_owned);
@@ -110,8 +112,8 @@ impl ToolCall {
 mod tests {
     use super::*;
 
-    fn tools() -> Value {
-        json!([
+    fn tools() -> Ordered {
+        ordered(json!([
             {"type": "function", "function": {"name": "now"}},
             {"type": "function", "function": {"name": "weather", "parameters": {
                 "type": "object",
@@ -120,7 +122,11 @@ mod tests {
                     "unit": {"enum": ["C", "F"]}, "at": {"type": "array", "items": {"type": "number"}},
                 },
             }}},
-        ])
+        ]))
+    }
+
+    fn ordered(value: Value) -> Ordered {
+        serde_json::from_value(value).unwrap()
     }
 
     #[test]
@@ -146,8 +152,8 @@ mod tests {
         let other = json!({"function": {"name": "rain"}});
         for (tools, choice, words) in [
             (None, json!("required"), "there are no tools"),
-            (Some(json!([])), json!("required"), "there are no tools"),
-            (Some(json!([{"type": "function"}])), json!("required"), "tools[0]"),
+            (Some(ordered(json!([]))), json!("required"), "there are no tools"),
+            (Some(ordered(json!([{"type": "function"}]))), json!("required"), "tools[0]"),
             (Some(tools()), other, "rain is not among the tools"),
             (Some(tools()), json!("maybe"), "tool_choice is \"maybe\""),
         ] {
