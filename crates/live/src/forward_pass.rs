@@ -214,6 +214,7 @@ mod tests {
 
     fn pass(admitted: &[(u32, u32, bool)], prefill: &[(u32, u32)]) -> Scheduled {
         let admission = |&(slot, known_tokens, resumed): &(u32, u32, bool)| Admission {
+            host_tokens: 0,
             slot: Slot(slot),
             hit_tokens: 0,
             known_tokens,

@@ -604,6 +604,7 @@ pub(crate) struct HostOffload {
 /// When SGLang copies KV to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::enum_variant_names, reason = "SGLang's own names")]
 pub(crate) enum HicacheWritePolicy {
     /// When it is entered in the cache.
     WriteThrough,

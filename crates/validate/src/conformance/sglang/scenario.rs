@@ -130,6 +130,7 @@ pub enum RetractionPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "windtunnel_engine::sglang::WritePolicy says what they are")]
+#[expect(clippy::enum_variant_names, reason = "SGLang's own names")]
 pub enum WritePolicyName {
     WriteThrough,
     WriteThroughSelective,
