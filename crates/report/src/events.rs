@@ -6,7 +6,7 @@ use crate::json_line;
 use crate::rank::Role;
 use serde::{Serialize, Serializer};
 use std::io::{self, Write};
-use windtunnel_engine::{BlockKey, KvEvent, KvEvents, Nanos, RequestId};
+use windtunnel_engine::{BlockKey, KvEvent, KvEvents, Nanos, RequestId, Tier};
 
 /// Which pass an event belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,8 @@ impl<W: Write> EventLog<W> {
     /// names a block on its own rank only.
     pub fn kv(&mut self, at: &PassStamp, events: &KvEvents) -> io::Result<()> {
         events.iter().try_for_each(|event| match event {
+            // The log is of the cache on the device.
+            KvEvent::Stored { tier, .. } | KvEvent::Removed { tier, .. } if tier != Tier::Device => Ok(()),
             KvEvent::Stored { request, first_block, parent, blocks, .. } => {
                 let parent = parent.map(Key);
                 self.line(at, Event::Stored { request: request.0, first_block, parent, blocks })

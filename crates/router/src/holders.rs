@@ -6,7 +6,7 @@
 //! rank, for one that several have. So a look-up is one walk along the prompt, whatever the number of ranks.
 
 use std::collections::HashMap;
-use windtunnel_engine::{BlockKey, KeyRun, KeySpace, KeyTable, KvEvent, KvEvents};
+use windtunnel_engine::{BlockKey, KeyRun, KeySpace, KeyTable, KvEvent, KvEvents, Tier};
 
 const NIL: u32 = KeyTable::NIL;
 /// Some rank has more than one copy of the block.
@@ -88,6 +88,8 @@ impl Holders {
     pub fn apply(&mut self, rank: u32, events: &KvEvents) {
         for event in events.iter() {
             match event {
+                // Copies on the host earn no credit.
+                KvEvent::Stored { tier, .. } | KvEvent::Removed { tier, .. } if tier != Tier::Device => {}
                 KvEvent::Stored { blocks, .. } => runs(blocks, |run| self.add(rank, run)),
                 KvEvent::Removed { blocks, .. } => runs(blocks, |run| self.remove(rank, run)),
                 // An engine says so when it starts, and its cache is empty then.

@@ -71,6 +71,17 @@ fn what_is_being_copied_holds_its_memory() {
     assert_eq!(times(&output), [[10.0, 0.0], [60.0, 0.0]]);
 }
 
+/// A router is told of what is on the device alone: a prompt that is on the host only has no overlap when it comes again.
+#[test]
+fn the_router_knows_the_device_alone() {
+    let requests = [asked(0.0, 0..40, 1), asked(100.0, 1000..1050, 1), asked(200.0, 0..40, 1)];
+    let overlap = |router: &str| {
+        let output = run(&[&offload("d2h_bandwidth_gbps: 0"), router], &requests);
+        output.metric("router_overlap_ratio")
+    };
+    assert_eq!(overlap("router={policy: kv_router, block_size: 1}"), Some(0.0));
+}
+
 /// Selective copies nothing that was used once.
 #[test]
 fn selective_copies_what_is_used_again() {
