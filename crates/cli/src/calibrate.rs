@@ -43,7 +43,10 @@ fn by_requests(arguments: &Calibrate, out: Option<&Path>) -> Result<(), Failure>
     let Inputs { experiment, run, requests } = read(input)?;
     let all = run.requests.len();
     let first = match arguments.fit {
-        Some(first) => usize::try_from(first).unwrap_or(all).min(all),
+        Some(first) if first > all as u64 => {
+            return Err(Failure::Input(format!("--fit: got {first}; the measured run has {all} requests")));
+        }
+        Some(first) => usize::try_from(first).unwrap_or(all),
         None => all.div_ceil(2),
     };
     let about = format!("fitted to the first {first} of {all} requests of {}", run.name);

@@ -86,6 +86,26 @@ fn passes_of_a_model_with_sparse_attention() {
     assert!(ms(512, 4096) > ms(512, 0));
 }
 
+/// TensorRT-LLM's whole prompts of GLM-5 do not bend on an H200: what lies before a chunk costs what it does in the engine
+/// of which that was measured.
+#[test]
+fn what_lies_before_a_chunk_costs_something_in_every_engine() {
+    let parallelism = "engine.workers.aggregated.parallelism={tensor: 8, moe_tensor: 8}";
+    for backend in ["vllm", "trtllm"] {
+        let backend = format!("engine.backend={backend}");
+        let model = "engine.model=zai-org/GLM-5-FP8";
+        let experiment = load(&[model, &backend, "engine.backend_version=null", parallelism]).unwrap();
+        let ms = |before: u32| {
+            let chunks = [Chunk { new_tokens: 8192, before }];
+            let shape = Shape { prefill: &chunks, decode: DecodeSet::default() };
+            experiment.deployment.timing.pass_duration(&shape).as_ms()
+        };
+        // Under SGLang 4.553 ms of a layer for 49,152 tokens more, 78 layers.
+        let more = ms(65_536) - ms(16_384);
+        assert!(more > 0.99 * 78.0 * 4.553, "{backend}: {more}");
+    }
+}
+
 #[test]
 fn what_is_not_covered_is_named_with_what_is() {
     let timing = "engine.workers.aggregated.timing";

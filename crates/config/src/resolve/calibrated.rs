@@ -35,9 +35,12 @@ pub(super) fn pass_model(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
         Ok(model) => drafted(model, keys, findings),
         Err(error) => {
             let path = format!("{TIMING}.type");
-            let message = format!(
-                "got \"default\"; {error}. timing.allow_roofline: true estimates what is not measured"
-            );
+            // Where that is set already, what is missing is not estimated.
+            let advice = match allow_roofline {
+                true => "; it is not estimated",
+                false => ". timing.allow_roofline: true estimates what is not measured",
+            };
+            let message = format!("got \"default\"; {error}{advice}");
             findings.problem(&path, message);
             None
         }

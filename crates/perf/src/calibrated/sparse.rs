@@ -107,10 +107,10 @@ fn one(
     let least = Least { gpu: &sources.gpu, kv_bytes: bytes_and_bits(kv).0, top: f64::from(layers.top) };
     let context = |heads: f64, batch: f64, length: f64| least.prompt(heads, batch, length);
     let prefixes = [format!("{model},{part},{kv},{gemm},")];
-    let found = |table: &str, prefixes: &[String]| {
+    let found = |packs: usize, table: &str, prefixes: &[String]| {
         sources.surface_of(packs, PREFILL, table, prefixes, heads, false, &context)
     };
-    let prompts = found("sparse_context_module", &prefixes)?;
+    let prompts = found(packs, "sparse_context_module", &prefixes)?;
     let generation = sources.surface_of(
         packs,
         DECODE,
@@ -120,14 +120,24 @@ fn one(
         false,
         &|heads, batch, length| least.decode(heads, batch, length),
     )?;
-    let behind =
-        |before: u32| found("sparse_chunk_module", &[format!("{model},{part},{before},{kv},{gemm},")]);
-    let chunks = behind(BEFORE).zip(behind(FAR_BEFORE)).map(|(near, far)| {
+    let behind = |packs: usize, before: u32| {
+        found(packs, "sparse_chunk_module", &[format!("{model},{part},{before},{kv},{gemm},")])
+    };
+    let chunks_of = |packs: usize| {
+        let (near, far) = (behind(packs, BEFORE)?, behind(packs, FAR_BEFORE)?);
         let pairs = CHUNK * f64::from(FAR_BEFORE - BEFORE);
         let pair_us = ((far.at(1.0, CHUNK) - near.at(1.0, CHUNK)) / pairs).max(0.0);
-        Chunks { surface: near, pair_us, top: f64::from(layers.top) }
-    });
-    let pair_us = pass::pair_us(&prompts);
+        Some(Chunks { surface: near, pair_us, top: f64::from(layers.top) })
+    };
+    let chunks = chunks_of(packs);
+    // Whole prompts alone may be measured too coarsely to bend at all; the indexer reads as many keys in every engine.
+    let pair_us = match &chunks {
+        Some(chunks) => chunks.pair_us,
+        None => {
+            let others = chunks_of(sources.count()).map_or(0.0, |chunks| chunks.pair_us);
+            pass::pair_us(&prompts).max(others)
+        }
+    };
     Some(Sparse { prompts, chunks, pair_us, generation })
 }
 

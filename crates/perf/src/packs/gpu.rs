@@ -58,6 +58,7 @@ impl Gpu {
     /// A line that is none of this, or a key that is missing.
     pub fn parse(name: &str, text: &str) -> Result<Gpu, PackError> {
         let mut values: [Option<f64>; KEYS.len()] = [None; KEYS.len()];
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
@@ -65,13 +66,17 @@ impl Gpu {
             }
             let wrong =
                 |what: &str| PackError::new(name, format!("line {}: got {line:?}; {what}", number + 1));
-            let (key, value) = line.split_once(' ').ok_or_else(|| wrong("allowed is a key and a number"))?;
+            let (key, value) =
+                line.split_once([' ', '\t']).ok_or_else(|| wrong("allowed is a key and a number"))?;
             let at = KEYS.iter().position(|known| known.0 == key);
             let at = at.ok_or_else(|| wrong(&format!("allowed are {}", KEYS.map(|key| key.0).join(", "))))?;
             let (_, least, most) = KEYS[at];
             let value: f64 = value.trim().parse().unwrap_or(f64::NAN);
             if !(least..=most).contains(&value) {
                 return Err(wrong(&format!("the value must be a number from {least:?} to {most:?}")));
+            }
+            if ["gpus_per_node", "sm"].contains(&key) && value.fract() != 0.0 {
+                return Err(wrong("the value must be a whole number"));
             }
             if values[at].is_some() {
                 return Err(wrong("the key is given twice"));
@@ -135,6 +140,8 @@ mod tests {
         let gpu = Gpu::parse("gpu.txt", TEXT).unwrap();
         // 3.84 MB at 80 % of 4.8 TB/s take a microsecond, and the kernel takes three.
         assert_eq!(gpu.memory_us(3.84e6), 4.0);
+        // Tabs, and the mark that some editors put before a text, mean nothing.
+        assert_eq!(Gpu::parse("gpu.txt", &format!("\u{feff}{}", TEXT.replace(' ', "\t"))).unwrap(), gpu);
         // It has no units of four bits: such operands run on those of eight.
         assert_eq!((gpu.flops(16), gpu.flops(8), gpu.flops(4)), (989e12, 1978e12, 1978e12));
     }
@@ -143,6 +150,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (text, what) in [
             (TEXT.replace("sm 90", "sm x"), "line 10"),
+            (TEXT.replace("sm 90", "sm 90.5"), "whole number"),
             (TEXT.replace("sm 90", "ms 90"), "allowed are memory_bandwidth"),
             (TEXT.replace("sm 90", ""), "sm is missing"),
             (TEXT.replace("flops_16 989e12", "flops_16 -1"), "from 1000000.0 to 1e24"),

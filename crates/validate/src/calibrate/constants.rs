@@ -44,10 +44,10 @@ pub fn fit_constants(
     first: usize,
     interrupt: &Arc<AtomicBool>,
 ) -> Result<ConstantsFit, FitError> {
+    let mut trial = Trial::new(experiment, run, requests, first, interrupt)?;
     let given = model_of(experiment)?.clone();
     let begin = given.constants();
     let mut models = HashMap::new();
-    let mut trial = Trial::new(experiment, run, requests, first, interrupt)?;
     trial.check_answered(Law::Calibrated(given.clone()))?;
     // Logarithms, so that all are positive whatever the search tries. What is 0 begins at a little.
     let mut start: Vec<f64> =
