@@ -57,6 +57,12 @@ impl OutputPlan {
     pub fn of_length(n: u32) -> OutputPlan {
         OutputPlan { max_tokens: n, stop_after: None, tokens: None, ignore_eos: None }
     }
+
+    /// Cuts it to the first token, which ends it by length: all that a rank gives which computes prompts for others.
+    pub fn cut_to_first(&mut self) {
+        self.max_tokens = self.max_tokens.min(1);
+        self.stop_after = None;
+    }
 }
 
 /// Where the KV of a request's prompt comes from, or who reads it afterwards: prefill and decode on ranks apart.

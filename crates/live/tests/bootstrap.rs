@@ -12,23 +12,6 @@ use windtunnel_config::KvTransfer;
 use windtunnel_engine::vllm::KvRole;
 use windtunnel_live::kv_transfer::{RoomSettings, TransferSettings, Way};
 
-/// Passes of 100 ms with prefill and 10 ms without; pages of 16 tokens.
-const APART: &str = "
-engine:
-  mode: disaggregated
-  model: m
-  hardware: h
-  backend: sglang
-  context_length: 4096
-  workers:
-    prefill:
-      kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 1024}}
-      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
-    decode:
-      kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 1024}}
-      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
-";
-
 const LONG: Duration = Duration::from_secs(300);
 
 /// A transfer takes a millisecond a token.
@@ -59,8 +42,8 @@ fn rooms() -> RoomSettings {
 fn server(role: KvRole, change: impl FnOnce(&mut RoomSettings)) -> Server {
     let mut rooms = rooms();
     change(&mut rooms);
-    let transfers = Some(TransferSettings { way: Way::Rooms(rooms), ..settings(role) });
-    Server::start(Options { yaml: APART, transfers, no_delay: false, ..Options::default() })
+    let transfers = TransferSettings { way: Way::Rooms(rooms), ..settings(role) };
+    Server::start(Options::apart("sglang", transfers))
 }
 
 fn prefill_server() -> Server {
@@ -222,13 +205,12 @@ fn fields_of(body: &mut Value, host: Value, port: Value, room: Value) {
 /// `follow_bootstrap_room_scheduler` (srt/managers/data_parallel_controller.py), unless the request names a rank.
 #[test]
 fn a_room_belongs_to_a_rank_of_the_prefill_worker() {
-    let transfers = Some(TransferSettings {
+    let transfers = TransferSettings {
         way: Way::Rooms(RoomSettings { ranks: 2, ..rooms() }),
         ..settings(KvRole::Producer)
-    });
-    let overrides = vec!["engine.workers.prefill.parallelism.attention_data=2".to_owned()];
-    let prefill =
-        Server::start(Options { yaml: APART, transfers, overrides, no_delay: false, ..Options::default() });
+    };
+    let two = "engine.workers.prefill.parallelism.attention_data=2".to_owned();
+    let prefill = Server::start(Options::apart("sglang", transfers).with([two]));
     let decode = decode_server();
     let port = bootstrap_port(&prefill);
     for (room, named, rank) in [(6, None, 0), (7, None, 1), (8, Some(1), 1)] {
@@ -480,13 +462,7 @@ fn sides_with_different_pages_do_not_fit_together() {
     let prefill = prefill_server();
     let other = TransferSettings { block_size: 32, ..settings(KvRole::Consumer) };
     let overrides = ["prefill", "decode"].map(|role| format!("engine.workers.{role}.kv_cache.block_size=32"));
-    let decode = Server::start(Options {
-        yaml: APART,
-        transfers: Some(other),
-        overrides: overrides.to_vec(),
-        no_delay: false,
-        ..Options::default()
-    });
+    let decode = Server::start(Options::apart("sglang", other).with(overrides));
     assert_eq!(decode.post("/generate", &generate(bootstrap_port(&prefill), 1)).status, 500);
     wait_for_rest(&decode);
 }

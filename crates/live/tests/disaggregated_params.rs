@@ -10,35 +10,18 @@ use windtunnel_config::KvTransfer;
 use windtunnel_engine::vllm::KvRole;
 use windtunnel_live::kv_transfer::{PullSettings, TransferSettings, Way};
 
-/// Passes of 100 ms with prefill and 10 ms without; blocks of 16 tokens.
-const APART: &str = "
-engine:
-  mode: disaggregated
-  model: m
-  hardware: h
-  backend: trtllm
-  context_length: 4096
-  workers:
-    prefill:
-      kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 1024}}
-      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
-    decode:
-      kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 1024}}
-      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
-";
-
 /// A transfer takes a millisecond a token.
 fn server(role: KvRole, lease: Duration) -> Server {
     let engine_id = format!("engine-{role:?}");
-    let transfers = Some(TransferSettings {
+    let transfers = TransferSettings {
         role,
         way: Way::Pull(PullSettings { engine_id, host: "127.0.0.1".into(), port: 0, lease }),
         law: KvTransfer { bytes_per_token: 1_000_000, bandwidth: Some(1.0), ..KvTransfer::default() },
         tensor: 1,
         block_size: 16,
         no_delay: false,
-    });
-    Server::start(Options { yaml: APART, transfers, no_delay: false, ..Options::default() })
+    };
+    Server::start(Options::apart("trtllm", transfers))
 }
 
 fn both() -> (Server, Server) {

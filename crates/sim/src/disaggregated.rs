@@ -387,8 +387,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         }
         let mut first = arrival.clone();
         first.request.hand_off = HandOff::Hold;
-        first.request.output.max_tokens = first.request.output.max_tokens.min(1);
-        first.request.output.stop_after = None;
+        first.request.output.cut_to_first();
         arrival.request.hand_off = HandOff::Pull;
         let id = arrival.request.id;
         match (self.order, self.prefill.deployment.semantics) {

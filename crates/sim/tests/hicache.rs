@@ -3,8 +3,7 @@
 
 mod common;
 
-use common::{Asked, Output, SMALL, Trial, asked, lines};
-use windtunnel_sim::Stepper;
+use common::{Asked, Output, SMALL, Trial, asked, in_both_steppers, lines, times};
 
 /// Pages of one token, of which a rank has 60; a pass with prefill takes 10 ms, one with decodes 2. A token is 1 MB.
 const TIGHT: [&str; 4] = [
@@ -16,12 +15,7 @@ const TIGHT: [&str; 4] = [
 
 fn run(overrides: &[&str], requests: &[Asked]) -> Output {
     let overrides: Vec<&str> = TIGHT.iter().chain(overrides).copied().collect();
-    let trial = Trial::load(SMALL, &overrides, &lines(requests)).unwrap_or_else(|error| panic!("{error}"));
-    let [plain, fast] = [Stepper::Plain, Stepper::Fast].map(|stepper| trial.run(stepper));
-    assert_eq!(plain.prediction, fast.prediction);
-    assert_eq!(plain.requests, fast.requests);
-    assert_eq!(plain.telemetry, fast.telemetry);
-    fast
+    in_both_steppers(&overrides, requests)
 }
 
 fn offload(settings: &str) -> String {
@@ -31,11 +25,6 @@ fn offload(settings: &str) -> String {
 /// A prompt of 40 tokens, one of 50 for which it has to go, and the first again.
 fn forgotten() -> Vec<Asked> {
     vec![asked(0.0, 0..40, 1), asked(100.0, 1000..1050, 1), asked(200.0, 0..40, 1)]
-}
-
-fn times(output: &Output) -> Vec<[f64; 2]> {
-    let fields = ["first_token_ms", "reused_input_tokens"];
-    (0..output.requests().len()).map(|i| fields.map(|field| output.of(i, field).unwrap())).collect()
 }
 
 fn tier(output: &Output) -> [Option<f64>; 3] {

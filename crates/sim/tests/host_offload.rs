@@ -4,8 +4,7 @@
 
 mod common;
 
-use common::{Asked, Output, SMALL, Trial, asked, lines, unlike};
-use windtunnel_sim::Stepper;
+use common::{Asked, Output, SMALL, Trial, asked, in_both_steppers, lines, times, unlike};
 
 /// Blocks of 4 tokens, of which a rank has 9; a pass with prefill takes 10 ms, one with decodes 2. A token is 1 MB, and
 /// comes from the host in 1 ms.
@@ -25,17 +24,7 @@ fn forgotten() -> Vec<Asked> {
 
 fn run(overrides: &[&str], requests: &[Asked]) -> Output {
     let overrides: Vec<&str> = TIGHT.iter().chain(overrides).copied().collect();
-    let trial = Trial::load(SMALL, &overrides, &lines(requests)).unwrap_or_else(|error| panic!("{error}"));
-    let [plain, fast] = [Stepper::Plain, Stepper::Fast].map(|stepper| trial.run(stepper));
-    assert_eq!(plain.prediction, fast.prediction);
-    assert_eq!(plain.requests, fast.requests);
-    assert_eq!(plain.telemetry, fast.telemetry);
-    fast
-}
-
-fn times(output: &Output) -> Vec<[f64; 2]> {
-    let fields = ["first_token_ms", "reused_input_tokens"];
-    (0..output.requests().len()).map(|i| fields.map(|field| output.of(i, field).unwrap())).collect()
+    in_both_steppers(&overrides, requests)
 }
 
 /// Without the tier the third request computes all of its prompt. With it, 16 tokens come back in 16 ms; the last one

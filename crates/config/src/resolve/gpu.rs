@@ -1,8 +1,8 @@
 //! Accelerators: the file that describes one, and their memory, which the defaults of vLLM's and SGLang's servers go
 //! by and into which KV blocks are to fit.
 
-use super::Findings;
 use super::role::RoleKeys;
+use super::{Findings, places};
 use std::path::Path;
 use windtunnel_perf::hardware::Accelerator;
 use windtunnel_perf::packs::Gpu;
@@ -14,7 +14,7 @@ pub(super) fn described(keys: &RoleKeys, folder: &Path, findings: &mut Findings)
     if Accelerator::named(name).is_some() {
         return None;
     }
-    let file = [folder.join(name), name.into()].into_iter().find(|file| file.is_file())?;
+    let file = places(name, folder).into_iter().find(|file| file.is_file())?;
     match Gpu::read(&file) {
         Ok(gpu) => Some(gpu),
         Err(error) => {

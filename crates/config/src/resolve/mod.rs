@@ -144,12 +144,17 @@ fn sla(keys: &SlaKeys, findings: &mut Findings) -> Option<Sla> {
     (sla != Sla::default()).then_some(sla)
 }
 
+/// What `name` may stand for: beside the configuration file, or else in the working directory.
+fn places(name: &str, folder: &Path) -> [PathBuf; 2] {
+    [folder.join(name), name.into()]
+}
+
 /// The file `name` of the key `at`: beside the configuration file, or else in the working directory.
 fn existing_file(at: &str, name: &str, folder: &Path, findings: &mut Findings) -> Option<PathBuf> {
-    let beside = folder.join(name);
-    let here = PathBuf::from(name);
+    let places = places(name, folder);
+    let beside = places[0].clone();
     // A pipe or a device is as good as a file: what stands there is asked once, when it is opened.
-    let there = [beside.clone(), here].into_iter().filter(|path| path.exists());
+    let there = places.into_iter().filter(|path| path.exists());
     let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = there.partition(|path| path.is_dir());
     let found = files.into_iter().next();
     if found.is_none() && !folders.is_empty() {

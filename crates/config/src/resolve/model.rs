@@ -1,7 +1,7 @@
 //! The model of a deployment, for whatever goes by what it is made of.
 
-use super::Findings;
 use super::role::RoleKeys;
+use super::{Findings, places};
 use std::path::Path;
 use windtunnel_perf::models::{ModelDescription, aliases, names};
 
@@ -13,7 +13,7 @@ pub(super) fn described(keys: &RoleKeys, folder: &Path, findings: &mut Findings)
         return Some(model);
     }
     let path = "engine.model";
-    let there = [folder.join(name), name.into()].into_iter().find(|file| file.exists());
+    let there = places(name, folder).into_iter().find(|file| file.exists());
     let got = findings.shown(path, name);
     let message = match there.map(|file| ModelDescription::read(&file)) {
         Some(Ok(model)) => return Some(model),

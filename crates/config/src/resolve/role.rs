@@ -3,6 +3,7 @@
 //! Roles are made one after the other by the same code, which names the paths of `workers.aggregated`; where a
 //! problem is told, `Findings` puts the role's own path instead.
 
+use super::places;
 use crate::document::{
     Backend, BytesPerToken, ContextLength, Defaults, Engine, GemmQuantMode, KvCacheQuantMode, LinkSharing,
     MoeQuantMode, Semantics, Worker,
@@ -86,7 +87,7 @@ pub(super) fn token_bytes(
     let model = match ModelDescription::named(model) {
         Some(model) => model,
         None => {
-            let file = [folder.join(model), model.into()].into_iter().find(|file| file.is_file())?;
+            let file = places(model, folder).into_iter().find(|file| file.is_file())?;
             ModelDescription::read(&file).ok()?
         }
     };

@@ -6,7 +6,8 @@
 use super::app::App;
 use super::error::{ApiError, Dialect};
 use super::generation::Generation;
-use crate::kv_transfer::{Remote, RemoteKv, Transfers};
+use super::kv_transfer::held_at;
+use crate::kv_transfer::{Remote, RemoteKv};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
@@ -121,20 +122,13 @@ pub fn check_first(given: &[u32], planned: &[u32]) -> Result<(), ApiError> {
 pub fn answered(generation: &Generation) -> Option<Value> {
     let app = generation.app();
     let choice = generation.choices().first().filter(|_| app.settings.dialect == Dialect::Trtllm)?;
-    choice.held()?;
-    let pull = app.transfers.as_ref()?.settings().pull()?;
-    let info = choice.info();
-    let state = Opaque {
-        engine_id: pull.engine_id.clone(),
-        request_id: Transfers::request_id(info.id, &info.name),
-        host: pull.host.clone(),
-        port: pull.port,
-    };
+    let RemoteKv { engine_id, request_id, host, port, .. } = held_at(app, choice)?;
+    let state = Opaque { engine_id, request_id, host, port };
     let state = json!(state).to_string();
     Some(json!({
         "request_type": "context_only",
         "first_gen_tokens": choice.plan.tokens[..choice.sent_tokens() as usize],
-        "ctx_request_id": info.id.0,
+        "ctx_request_id": choice.info().id.0,
         "encoded_opaque_state": BASE64.encode(state),
         "draft_tokens": null,
     }))

@@ -3,7 +3,7 @@
 
 use super::app::App;
 use super::error::{ApiError, Dialect};
-use super::generation::Generation;
+use super::generation::{Choice, Generation};
 use crate::kv_transfer::{Remote, RemoteKv, Transfers};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -50,35 +50,46 @@ pub fn asked(app: &App, params: Option<&Value>) -> Result<Remote, ApiError> {
     }
 }
 
+/// Where the KV of a choice of this worker is held; nowhere if nobody is to go on with it.
+pub fn held_at(app: &App, choice: &Choice) -> Option<RemoteKv> {
+    choice.held()?;
+    let pull = app.transfers.as_ref()?.settings().pull()?;
+    let info = choice.info();
+    Some(RemoteKv {
+        engine_id: pull.engine_id.clone(),
+        request_id: Transfers::request_id(info.id, &info.name),
+        host: pull.host.clone(),
+        port: pull.port,
+        cached_tokens: Some(choice.cached_tokens()),
+    })
+}
+
 /// What the answer says: where what was computed can be read. Null where nothing is held.
 pub fn answered(generation: &Generation) -> Value {
     if generation.app().settings.dialect != Dialect::Vllm {
         return Value::Null;
     }
-    let held = generation.choices().first().and_then(|choice| Some((choice, choice.held()?)));
-    let (Some(transfers), Some((choice, blocks))) = (&generation.app().transfers, held) else {
-        return Value::Null;
-    };
-    let settings = transfers.settings();
-    let Some(pull) = settings.pull() else { return Value::Null };
-    let info = choice.info();
+    let app = generation.app();
+    let held = generation.choices().first().and_then(|choice| Some((choice, held_at(app, choice)?)));
+    let Some((choice, at)) = held else { return Value::Null };
     // The token that was given last is not computed.
-    let computed = info.prompt.len() + choice.times().map_or(0, |times| times.output_tokens as usize - 1);
+    let computed =
+        choice.info().prompt.len() + choice.times().map_or(0, |times| times.output_tokens as usize - 1);
     json!({
         "do_remote_prefill": true,
         "do_remote_decode": false,
-        "remote_block_ids": [blocks],
-        "remote_engine_id": pull.engine_id,
-        "remote_request_id": Transfers::request_id(info.id, &info.name),
-        "remote_host": pull.host,
-        "remote_port": pull.port,
-        "tp_size": settings.tensor,
+        "remote_block_ids": [choice.held()],
+        "remote_engine_id": at.engine_id,
+        "remote_request_id": at.request_id,
+        "remote_host": at.host,
+        "remote_port": at.port,
+        "tp_size": app.transfers.as_ref().map(|transfers| transfers.settings().tensor),
         "dcp_size": 1,
         "pp_size": 1,
         "remote_num_tokens": computed,
         "remote_blocks_expiry_time": null,
         "remote_registration_generation": 0,
         "transfer_mode": "pull",
-        "remote_prefill_cached_tokens": choice.cached_tokens(),
+        "remote_prefill_cached_tokens": at.cached_tokens,
     })
 }

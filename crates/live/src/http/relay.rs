@@ -6,7 +6,8 @@
 use super::app::App;
 use super::error::ApiError;
 use super::generation::{Ask, Choice, Generation};
-use crate::kv_transfer::{Remote, RemoteKv, Room, RoomSettings, Transfers, Way, reachable};
+use super::kv_transfer::held_at;
+use crate::kv_transfer::{Remote, Room, RoomSettings, Way, reachable};
 use std::sync::Arc;
 
 /// The prefill workers behind a server whose own workers decode.
@@ -49,22 +50,11 @@ impl Behind {
         Generation::check(app, &ask)?;
         let mut computed = Generation::start(&self.prefill, prompt).await?;
         computed.finish().await?;
-        let remotes = computed.choices().iter().map(|choice| self.remote(choice)).collect();
+        let remote = |choice: &Choice| {
+            held_at(&self.prefill, choice).map_or(Remote::None, |held| Remote::Pull(Arc::new(held)))
+        };
+        let remotes = computed.choices().iter().map(remote).collect();
         Generation::start(app, Ask { remotes, ..ask }).await
-    }
-
-    /// Where the KV of a choice is held; nowhere if nobody is to go on with it.
-    fn remote(&self, choice: &Choice) -> Remote {
-        let pull = self.prefill.transfers.as_ref().and_then(|transfers| transfers.settings().pull());
-        let (Some(pull), Some(_)) = (pull, choice.held()) else { return Remote::None };
-        let info = choice.info();
-        Remote::Pull(Arc::new(RemoteKv {
-            engine_id: pull.engine_id.clone(),
-            request_id: Transfers::request_id(info.id, &info.name),
-            host: pull.host.clone(),
-            port: pull.port,
-            cached_tokens: Some(choice.cached_tokens()),
-        }))
     }
 
     async fn both_at_once(

@@ -264,8 +264,7 @@ impl<'a> Apart<'a> {
         arrival.request.output.ignore_eos.get_or_insert(self.decode.deployment.ignore_eos);
         let mut first = arrival.clone();
         first.request.hand_off = HandOff::Hold;
-        first.request.output.max_tokens = first.request.output.max_tokens.min(1);
-        first.request.output.stop_after = None;
+        first.request.output.cut_to_first();
         arrival.request.hand_off = HandOff::Pull;
         let id = arrival.request.id;
         let Some(place) = self.prompt(first, now) else { return };

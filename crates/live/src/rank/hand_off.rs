@@ -75,8 +75,7 @@ impl HandOffs {
     pub(super) fn shorten(&self, request: &mut Request) {
         let context_only = request.hand_off == HandOff::Hold && !self.scheduler_tells;
         if self.part == Some(Part::Prefill) || context_only {
-            request.output.max_tokens = request.output.max_tokens.min(1);
-            request.output.stop_after = None;
+            request.output.cut_to_first();
         }
     }
 

@@ -56,6 +56,24 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// A prefill or decode worker of an engine, in its own time.
+    pub fn apart(backend: &str, transfers: TransferSettings) -> Options {
+        Options {
+            yaml: super::APART,
+            overrides: vec![format!("engine.backend={backend}")],
+            no_delay: false,
+            transfers: Some(transfers),
+            ..Options::default()
+        }
+    }
+
+    pub fn with(mut self, overrides: impl IntoIterator<Item = String>) -> Options {
+        self.overrides.extend(overrides);
+        self
+    }
+}
+
 impl Server {
     pub fn start(options: Options) -> Server {
         let overrides: Vec<&str> = options.overrides.iter().map(String::as_str).collect();

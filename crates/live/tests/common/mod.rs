@@ -27,6 +27,22 @@ engine:
       timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
 ";
 
+/// Prefill and decode workers with passes of 100 ms with prefill and 10 ms without; blocks of 16 tokens.
+pub const APART: &str = "
+engine:
+  mode: disaggregated
+  model: m
+  hardware: h
+  context_length: 4096
+  workers:
+    prefill:
+      kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 1024}}
+      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
+    decode:
+      kv_cache: {block_size: 16, capacity: {type: fixed, blocks: 1024}}
+      timing: {type: fixed, prefill_ms: 100, decode_ms: 10}
+";
+
 /// A vLLM deployment with passes of fixed times: 100 ms with prefill, 10 ms of decode.
 pub const FIXED: &str = "
 engine:

@@ -446,7 +446,7 @@ fn generation_surface(sources: &Sources, cell: &Cell, shape: Heads) -> Result<Su
 }
 
 /// Keys without their batch, for messages.
-fn near_heads(sources: &Sources, table: &str, prefix: &str) -> Vec<String> {
+pub(super) fn near_heads(sources: &Sources, table: &str, prefix: &str) -> Vec<String> {
     let keys = sources.keys(table, prefix);
     keys.iter().filter_map(|key| key.rsplit_once(',').map(|(shape, _)| shape.to_owned())).collect()
 }

@@ -208,7 +208,11 @@ impl Sources {
             self.note(operation, &cell, How::Roofline, "peak figures of the accelerator");
             return Ok(peak());
         }
-        let mut nearest = nearest;
+        Err(Sources::uncovered(operation, cell, nearest))
+    }
+
+    /// That nothing covers a cell, with the first of what is nearest.
+    pub(super) fn uncovered(operation: &'static str, cell: String, mut nearest: Vec<String>) -> Uncovered {
         nearest.sort();
         nearest.dedup();
         let more = nearest.len().saturating_sub(8);
@@ -217,7 +221,7 @@ impl Sources {
         if more > 0 {
             nearest += &format!("; and {more} more");
         }
-        Err(Uncovered { operation, cell, nearest })
+        Uncovered { operation, cell, nearest }
     }
 
     /// The first pack that has a line for a key.

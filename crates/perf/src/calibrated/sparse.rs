@@ -4,14 +4,14 @@ use super::cell::{Cell, SparseLayers, bytes_and_bits};
 use super::sources::Sources;
 use super::surface::Surface;
 use super::{Uncovered, pass};
-use crate::packs::Gpu;
+use crate::packs::{CHUNKS_BEHIND, Gpu};
 
 const PREFILL: &str = "sparse attention, prefill";
 const DECODE: &str = "sparse attention, decode";
 
 /// Tokens before the chunks that were measured as such, and before those that tell what a token before them costs.
-const BEFORE: u32 = 16_384;
-const FAR_BEFORE: u32 = 65_536;
+const BEFORE: u32 = CHUNKS_BEHIND[0];
+const FAR_BEFORE: u32 = CHUNKS_BEHIND[1];
 /// The chunk by which that is told.
 const CHUNK: f64 = 8192.0;
 
@@ -77,21 +77,10 @@ pub(super) fn sparse(
         }
     }
     let parts = parts.iter().map(|(part, _)| *part).collect::<Vec<_>>().join(" and ");
-    let mut nearest: Vec<String> = sources
-        .keys("sparse_generation_module", "")
-        .iter()
-        .filter_map(|key| key.rsplit_once(',').map(|(shape, _)| shape.to_owned()))
-        .collect();
-    nearest.sort();
-    nearest.dedup();
-    Err(Uncovered {
-        operation: "sparse attention",
-        cell: format!(
-            "{},{parts},{},{},{heads} heads",
-            layers.model, cell.types.kv, cell.types.attention_gemm
-        ),
-        nearest: if nearest.is_empty() { "none".into() } else { nearest.join("; ") },
-    })
+    let (kv, gemm) = (&cell.types.kv, &cell.types.attention_gemm);
+    let wanted = format!("{},{parts},{kv},{gemm},{heads} heads", layers.model);
+    let nearest = pass::near_heads(sources, "sparse_generation_module", "");
+    Err(Sources::uncovered("sparse attention", wanted, nearest))
 }
 
 /// The layers of one kind.

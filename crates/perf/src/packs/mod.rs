@@ -17,6 +17,9 @@ pub use store::{FOLDER_VARIABLE, Files, PackName, Store, provide};
 
 use thiserror::Error;
 
+/// Tokens before the chunks of sparse attention that packs hold, out of all that were measured.
+pub(crate) const CHUNKS_BEHIND: [u32; 2] = [16_384, 65_536];
+
 /// A pack, or a file of the packs, that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{file}: {message}")]

@@ -260,3 +260,19 @@ pub fn mooncake(rows: &[(f64, u32, u32, Vec<u64>)]) -> String {
     };
     rows.iter().map(line).collect()
 }
+
+/// The small worker with `overrides` and these requests: what both steppers write alike.
+pub fn in_both_steppers(overrides: &[&str], requests: &[Asked]) -> Output {
+    let trial = Trial::load(SMALL, overrides, &lines(requests)).unwrap_or_else(|error| panic!("{error}"));
+    let [plain, fast] = [Stepper::Plain, Stepper::Fast].map(|stepper| trial.run(stepper));
+    assert_eq!(plain.prediction, fast.prediction);
+    assert_eq!(plain.requests, fast.requests);
+    assert_eq!(plain.telemetry, fast.telemetry);
+    fast
+}
+
+/// Of each request, when its first token came and how many of its input tokens were reused.
+pub fn times(output: &Output) -> Vec<[f64; 2]> {
+    let fields = ["first_token_ms", "reused_input_tokens"];
+    (0..output.requests().len()).map(|i| fields.map(|field| output.of(i, field).unwrap())).collect()
+}

@@ -3,6 +3,7 @@
 //! <version>/<file>`).
 
 use super::columns::Columns;
+use crate::packs::CHUNKS_BEHIND;
 
 /// A table.
 pub(super) struct Spec {
@@ -59,11 +60,8 @@ pub(super) const SPECS: &[Spec] = &[
         kernel_fields: Some(5),
         unit: 1e3,
         place: |c, row| {
-            if c.number("step", row).unwrap_or(0) > 0 {
-                return None;
-            }
             let dtype = c.text("attn_dtype", row)?;
-            Some((format!("{dtype},{}", grouped(c, row)?), c.number("isl", row)?))
+            Some((format!("{dtype},{}", grouped(c, row)?), whole_prompt(c, row)?))
         },
     },
     Spec {
@@ -121,12 +119,7 @@ pub(super) const SPECS: &[Spec] = &[
         columns: MODULE,
         kernel_fields: None,
         unit: 1e3,
-        place: |c, row| {
-            if c.number("step", row).unwrap_or(0) > 0 {
-                return None;
-            }
-            Some((module(c, row)?, c.number("isl", row)?))
-        },
+        place: |c, row| Some((module(c, row)?, whole_prompt(c, row)?)),
     },
     Spec {
         name: "mla_generation_module",
@@ -148,12 +141,7 @@ pub(super) const SPECS: &[Spec] = &[
         columns: SPARSE,
         kernel_fields: None,
         unit: 1e3,
-        place: |c, row| {
-            if c.number("step", row).unwrap_or(0) > 0 {
-                return None;
-            }
-            Some((sparse(c, row)?, c.number("isl", row)?))
-        },
+        place: |c, row| Some((sparse(c, row)?, whole_prompt(c, row)?)),
     },
     Spec {
         // Chunks behind so many tokens: enough for what a chunk costs and how that grows with what lies before it.
@@ -166,7 +154,9 @@ pub(super) const SPECS: &[Spec] = &[
         kernel_fields: None,
         unit: 1e3,
         place: |c, row| {
-            let before = c.number("step", row).filter(|before| [16_384, 65_536].contains(before))?;
+            let before = c
+                .number("step", row)
+                .filter(|before| CHUNKS_BEHIND.iter().any(|kept| u64::from(*kept) == *before))?;
             let key = sparse(c, row)?;
             let (model, rest) = key.split_once(',')?;
             let (part, rest) = rest.split_once(',')?;
@@ -194,10 +184,7 @@ pub(super) const SPECS: &[Spec] = &[
         kernel_fields: None,
         unit: 1e3,
         place: |c, row| {
-            if c.number("step", row).unwrap_or(0) > 0 {
-                return None;
-            }
-            Some((format!("{},{}", c.text("mla_dtype", row)?, latent(c, row)?), c.number("isl", row)?))
+            Some((format!("{},{}", c.text("mla_dtype", row)?, latent(c, row)?), whole_prompt(c, row)?))
         },
     },
     Spec {
@@ -355,6 +342,11 @@ fn sparse(c: &Columns, row: usize) -> Option<String> {
     let (kv_dtype, gemm) = (c.text("kv_cache_dtype", row)?, c.text("gemm_type", row)?);
     let (heads, batch) = (c.number("num_heads", row)?, c.number("batch_size", row)?);
     Some(format!("{model},{part},{kv_dtype},{gemm},{heads},{batch}"))
+}
+
+/// The length of a prompt without anything before it.
+fn whole_prompt(c: &Columns, row: usize) -> Option<u64> {
+    if c.number("step", row).unwrap_or(0) > 0 { None } else { c.number("isl", row) }
 }
 
 fn grouped(c: &Columns, row: usize) -> Option<String> {
