@@ -215,12 +215,12 @@ impl<L: Lanes> Group<L> {
         arrival: Arrival,
         record: RequestRecord,
         now: Nanos,
-    ) -> bool {
+    ) -> Option<Slot> {
         self.now = now;
         let taken = self.lanes.as_mut()[lane].hand_over(arrival, record, now, &mut self.collector);
         self.wake_or_end(taken.is_some(), now);
         self.start_load_at_once(lane, taken);
-        taken.is_some()
+        taken
     }
 
     fn wake_or_end(&mut self, taken: bool, now: Nanos) {

@@ -5,7 +5,8 @@
 //! one rank of it; `routing` keeps the router informed; `placement` finds the rank
 //! for a request; `observer` writes events and telemetry; `threads` runs independent workers side by side.
 //! `steering` knows what changes the workers: the `planner`, with its view of the `fleet`, and the `faults`.
-//! `disaggregated` is the loop of a run whose prefill and decode have workers of their own; `host` copies blocks from and to the memory of the host.
+//! `disaggregated` is the loop of a run whose prefill and decode have workers of their own; `host` copies blocks from and
+//! to the memory of the host.
 //! Every instant is handled in this order: pass ends, transfers, arrivals in trace order, schedule calls, pass
 //! starts, telemetry, faults, ends of drains, scaling; workers become ready before arrivals. Nothing here reads a clock.
 

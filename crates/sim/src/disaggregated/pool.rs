@@ -1,0 +1,111 @@
+//! The workers of one role, and how a request finds its rank among them.
+
+use super::Disaggregated;
+use crate::group::{Group, GroupOptions, Lanes};
+use crate::placement::{Placer, ranks_per_group};
+use crate::routing::Routing;
+use windtunnel_config::{Deployment, Semantics};
+use windtunnel_engine::{ConfigError, Nanos, Rejection};
+use windtunnel_report::{Role, Routing as KnownOverlap};
+use windtunnel_router::{Choice, Policy, RoundRobin};
+use windtunnel_traffic::Arrival;
+
+pub(super) const PREFILL: usize = 0;
+pub(super) const DECODE: usize = 1;
+pub(super) const ROLES: [Role; 2] = [Role::Prefill, Role::Decode];
+
+/// How the requests of a pool find their rank.
+pub(super) enum Turn {
+    /// The workers in turn, and then as a worker places among its ranks.
+    Workers(RoundRobin, Placer),
+    /// All ranks of all workers in turn (AISimulate).
+    Ranks(RoundRobin),
+    /// As the role's router says, and where it names no rank as the worker places among its ranks.
+    Routed(Box<Routing>, Placer),
+}
+
+/// Where a request of a pool goes: the group, the lane in it, and what the router knew of its prompt.
+pub(super) type Place = (usize, usize, Option<KnownOverlap>);
+
+/// The groups of one role: a part of all groups.
+pub(super) struct PoolOf<'a> {
+    pub(super) deployment: &'a Deployment,
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) turn: Turn,
+}
+
+impl<'a> PoolOf<'a> {
+    pub(super) fn new(deployment: &'a Deployment, first: usize, count: usize) -> PoolOf<'a> {
+        let turn = match (&deployment.router, deployment.semantics) {
+            (Policy::RoundRobin, Semantics::Aisimulate013) => Turn::Ranks(RoundRobin::new()),
+            (Policy::RoundRobin, Semantics::Native) => {
+                Turn::Workers(RoundRobin::new(), Placer::new(deployment))
+            }
+            _ => Turn::Routed(Box::new(Routing::new(deployment, count)), Placer::new(deployment)),
+        };
+        PoolOf { deployment, first, count, turn }
+    }
+
+    pub(super) fn range(&self) -> std::ops::Range<usize> {
+        self.first..self.first + self.count
+    }
+}
+
+/// The groups of a worker in which nothing has happened.
+pub(super) fn groups_of_worker<L: Lanes>(
+    role: Role,
+    worker: u32,
+    deployment: &Deployment,
+    options: &GroupOptions,
+) -> Result<Vec<Group<L>>, ConfigError> {
+    let ranks = ranks_per_group(deployment);
+    let firsts = (0..deployment.ranks.get()).step_by(ranks as usize);
+    firsts.map(|first| Group::new(role, worker, first, ranks, deployment, options)).collect()
+}
+
+impl<L: Lanes> Disaggregated<'_, L> {
+    /// The pool that a group belongs to.
+    pub(super) fn pool_of(&self, at: usize) -> usize {
+        usize::from(at >= self.pools[DECODE].first)
+    }
+
+    /// The group and the lane in it that take a request of a pool.
+    pub(super) fn place(
+        &mut self,
+        pool: usize,
+        arrival: &Arrival,
+        now: Nanos,
+    ) -> Result<Place, (usize, Rejection)> {
+        let (named, mut known) = (arrival.dp_rank, None);
+        let PoolOf { deployment, first, count, turn } = &mut self.pools[pool];
+        let groups = &mut self.groups[*first..*first + *count];
+        let found = match turn {
+            Turn::Workers(workers, placer) => {
+                let worker = workers.next_of(deployment.replicas);
+                placer.place(worker, named, now, groups)
+            }
+            Turn::Routed(routing, placer) => {
+                let Choice { worker, rank, record } = routing.choose(groups, arrival, now);
+                known = record.map(|record| KnownOverlap {
+                    overlap: record.overlap_tokens,
+                    best_overlap: record.best_overlap_tokens,
+                });
+                placer.place(worker, named.or(rank), now, groups)
+            }
+            Turn::Ranks(ranks) => {
+                let all = deployment.replicas.saturating_mul(deployment.ranks);
+                let (place, per_group) = (ranks.next_of(all), ranks_per_group(deployment));
+                let per_worker = deployment.ranks.get();
+                let (worker, rank) = (place / per_worker, named.unwrap_or(place % per_worker));
+                let at = (worker * (per_worker / per_group)) as usize;
+                match rank < per_worker {
+                    true => Ok((at + (rank / per_group) as usize, (rank % per_group) as usize)),
+                    false => Err((at, Rejection::NoSuchRank { dp_rank: rank, ranks: per_worker })),
+                }
+            }
+        };
+        let first = *first;
+        found.map(|(at, lane)| (first + at, lane, known)).map_err(|(at, reason)| (first + at, reason))
+    }
+}
