@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Windtunnel runs LLM serving deployments without GPUs.
 #[derive(Debug, Parser)]
-#[command(name = "windtunnel", version, about, max_term_width = 100)]
+#[command(name = "windtunnel", version, propagate_version = true, about, max_term_width = 100)]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]

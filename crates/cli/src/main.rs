@@ -23,6 +23,7 @@ mod signals;
 
 use args::{Arguments, Command};
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use exit::Failure;
 use std::io::Write;
 use std::process::ExitCode;
@@ -31,6 +32,10 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(answer) => return told(&answer),
+    };
+    let arguments = match spelled_out(arguments) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
     };
     windtunnel_perf::packs::provide(data::PACKS);
     let done = match arguments.command {
@@ -52,8 +57,22 @@ fn main() -> ExitCode {
     }
 }
 
+/// The arguments with the flags that others stand for.
+fn spelled_out(arguments: Arguments) -> Result<Arguments, ExitCode> {
+    let (Command::Mocker(mocker) | Command::Serve(mocker)) = &arguments.command else { return Ok(arguments) };
+    let flags = mocker::stands_for(mocker).map_err(Failure::report)?;
+    if flags.is_empty() {
+        return Ok(arguments);
+    }
+    Arguments::try_parse_from(std::env::args_os().chain(flags.into_iter().map(Into::into)))
+        .map_err(|answer| told(&answer))
+}
+
 /// Prints what clap has to say: help and version, or what is wrong with the arguments.
 fn told(answer: &clap::Error) -> ExitCode {
+    if let Some((flag, why)) = refused_flag(answer) {
+        return Failure::Input(format!("{flag}: {why}")).report();
+    }
     let printed = answer.print();
     if answer.use_stderr() {
         return ExitCode::from(2);
@@ -61,6 +80,15 @@ fn told(answer: &clap::Error) -> ExitCode {
     match printed.and_then(|()| std::io::stdout().flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => Failure::output(cause).report(),
+    }
+}
+
+/// A flag that does not exist on purpose, and why.
+fn refused_flag(answer: &clap::Error) -> Option<(&str, &'static str)> {
+    let unknown = answer.kind() == ErrorKind::UnknownArgument;
+    match answer.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if unknown => mocker::why(flag).map(|why| (flag.as_str(), why)),
+        _ => None,
     }
 }
 

@@ -3,8 +3,15 @@
 //! Flags have the names of the engines' servers, vLLM's first; each is a key of the configuration by another
 //! name, so that file, `--set` and flags are checked by the same rules.
 
+mod extra;
+mod keys;
+mod launcher;
+mod refused;
 mod roles;
 mod text;
+
+pub use launcher::stands_for;
+pub use refused::why;
 
 use crate::exit::Failure;
 use crate::say::say;
@@ -20,7 +27,7 @@ use windtunnel_live::kv_events::hash::HashAlgorithm;
 use windtunnel_live::kv_events::{self, KvEventsConfig};
 use windtunnel_live::mocker::{Ended, MockerSettings, Pool};
 use windtunnel_live::outlets::{ForwardPasses, OutletSettings};
-use windtunnel_live::text::{Dataset, Reply, ReplySource, Thinking};
+use windtunnel_live::text::{Dataset, Replays, Reply, ReplySource, Thinking};
 use windtunnel_live::{Endpoint, LiveError};
 
 /// Context length where neither file nor flag gives one.
@@ -66,22 +73,22 @@ pub struct Mocker {
     #[arg(long, value_name = "N")]
     num_workers: Option<u32>,
     /// Data-parallel ranks of a worker
-    #[arg(long, alias = "dp-size", value_name = "N")]
+    #[arg(long, aliases = ["dp-size", "ais-attention-dp-size", "aic-attention-dp-size"], value_name = "N")]
     data_parallel_size: Option<u32>,
     /// Tokens of a block
-    #[arg(long, aliases = ["page-size", "tokens-per-block"], value_name = "TOKENS")]
+    #[arg(long, aliases = ["page-size", "tokens-per-block", "sglang-page-size"], value_name = "TOKENS")]
     block_size: Option<u32>,
     /// KV blocks of a rank
     #[arg(long, value_name = "N")]
     num_gpu_blocks_override: Option<u32>,
     /// Most tokens of prompt and output together
-    #[arg(long, aliases = ["context-length", "max-seq-len"], value_name = "TOKENS")]
+    #[arg(long, aliases = ["context-length", "max-seq-len", "max_seq_len"], value_name = "TOKENS")]
     max_model_len: Option<u32>,
     /// Seats of the running list
-    #[arg(long, aliases = ["max-running-requests", "max-batch-size"], value_name = "N")]
+    #[arg(long, aliases = ["max-running-requests", "max-batch-size", "max_batch_size"], value_name = "N")]
     max_num_seqs: Option<u32>,
     /// Token budget of a pass
-    #[arg(long, alias = "max-num-tokens", value_name = "TOKENS")]
+    #[arg(long, aliases = ["max-num-tokens", "max_num_tokens"], value_name = "TOKENS")]
     max_num_batched_tokens: Option<u32>,
     /// Requests that may be unfinished before more are refused with 503 (vLLM)
     #[arg(long, value_name = "N")]
@@ -145,6 +152,8 @@ pub struct Mocker {
     text: text::TextArguments,
     #[command(flatten)]
     roles: roles::RoleArguments,
+    #[command(flatten)]
+    launcher: launcher::LauncherArguments,
     /// Where and how KV events are published, as the engine's own JSON
     #[arg(long, value_name = "JSON")]
     kv_events_config: Option<String>,
@@ -223,7 +232,7 @@ struct Reasoning {
 /// Runs the command; `together`: all workers behind one address.
 pub fn run(arguments: &Mocker, together: bool) -> Result<(), Failure> {
     let pools = roles::pools(arguments, together)?;
-    let settings = MockerSettings { together, ..settings(arguments, pools)? };
+    let settings = settings(arguments, pools, together)?;
     let engine = settings.pools[0].deployment.engine.engine();
     let ended = windtunnel_live::mocker::run(&settings, |addresses| {
         for address in addresses {
@@ -237,75 +246,6 @@ pub fn run(arguments: &Mocker, together: bool) -> Result<(), Failure> {
         Err(error @ (LiveError::Engine(_) | LiveError::Settings(_))) => Err(Failure::input(error)),
         Err(error) => Err(Failure::run(error)),
     }
-}
-
-/// What the flags say, as overrides of the configuration, whose workers have these roles.
-fn overrides(arguments: &Mocker, roles: &[&str]) -> Result<Vec<String>, Failure> {
-    let mut all = Vec::new();
-    let mut set = |path: String, value: String| all.push(format!("{path}={value}"));
-    let engine = arguments.engine;
-    if let Some(engine) = engine {
-        set("engine.backend".into(), format!("{engine:?}").to_lowercase());
-    }
-    if let Some(model) = &arguments.model {
-        set("engine.model".into(), serde_json::Value::from(model.as_str()).to_string());
-    }
-    if let Some(tokens) = arguments.max_model_len {
-        set("engine.context_length".into(), tokens.to_string());
-    }
-    if let Some(on) = switch(arguments.enable_chunked_prefill, arguments.no_enable_chunked_prefill) {
-        set("engine.enable_chunked_prefill".into(), on.to_string());
-    }
-    for role in roles {
-        let worker = format!("engine.workers.{role}");
-        let numbers = [
-            ("parallelism.replicas", arguments.num_workers),
-            ("parallelism.attention_data", arguments.data_parallel_size),
-            ("kv_cache.block_size", arguments.block_size),
-            ("scheduler.max_sequences", arguments.max_num_seqs),
-            ("scheduler.max_batched_tokens", arguments.max_num_batched_tokens),
-            ("scheduler.max_num_queued_reqs", arguments.max_num_queued_reqs),
-        ];
-        for (key, number) in numbers {
-            if let Some(number) = number {
-                set(format!("{worker}.{key}"), number.to_string());
-            }
-        }
-        if let Some(blocks) = arguments.num_gpu_blocks_override {
-            set(format!("{worker}.kv_cache.capacity"), format!("{{type: fixed, blocks: {blocks}}}"));
-        }
-        let ahead = match engine {
-            Some(Engine::Sglang | Engine::Trtllm) => "scheduler.overlap",
-            Some(Engine::Vllm) | None => "scheduler.async_scheduling",
-        };
-        let switches = [
-            (
-                "kv_cache.prefix_caching",
-                switch(arguments.enable_prefix_caching, arguments.no_enable_prefix_caching),
-            ),
-            (ahead, switch(arguments.async_scheduling, arguments.no_async_scheduling)),
-        ];
-        for (key, on) in switches {
-            if let Some(on) = on {
-                set(format!("{worker}.{key}"), on.to_string());
-            }
-        }
-        if let Some(policy) = arguments.scheduling_policy {
-            set(format!("{worker}.scheduler.policy"), format!("{policy:?}").to_lowercase());
-        }
-        if let Some(ratio) = arguments.speedup_ratio.filter(|ratio| *ratio != 0.0) {
-            set(format!("{worker}.timing.speedup_ratio"), finite("--speedup-ratio", ratio)?);
-        }
-        if let Some(ratio) = arguments.decode_speedup_ratio {
-            set(format!("{worker}.timing.decode_speedup_ratio"), finite("--decode-speedup-ratio", ratio)?);
-        }
-    }
-    Ok(all)
-}
-
-/// What a pair of flags says, if it says anything.
-fn switch(on: bool, off: bool) -> Option<bool> {
-    (on || off).then_some(on && !off)
 }
 
 fn finite(flag: &str, number: f64) -> Result<String, Failure> {
@@ -357,7 +297,11 @@ fn faults(arguments: &Mocker) -> Result<FaultSettings, Failure> {
 }
 
 /// What is told beside answers.
-fn outlets(arguments: &Mocker, engine: &RankConfig) -> Result<OutletSettings, Failure> {
+fn outlets(
+    arguments: &Mocker,
+    engine: &RankConfig,
+    (workers, together): (u32, bool),
+) -> Result<OutletSettings, Failure> {
     let dialect = match engine {
         RankConfig::Sglang(_) => kv_events::Dialect::Sglang,
         RankConfig::Vllm(_) | RankConfig::Trtllm(_) => kv_events::Dialect::Vllm,
@@ -372,8 +316,11 @@ fn outlets(arguments: &Mocker, engine: &RankConfig) -> Result<OutletSettings, Fa
     if !matches!(engine, RankConfig::Sglang(_)) && arguments.enable_metrics {
         return only("--enable-metrics", "SGLang");
     }
-    let config = arguments.kv_events_config.as_deref();
-    let kv_events = config.map(|json| KvEventsConfig::parse(dialect, json)).transpose();
+    let launcher = &arguments.launcher;
+    let kv_events = match arguments.kv_events_config.as_deref() {
+        Some(json) => KvEventsConfig::parse(dialect, json).map_err(Failure::input)?,
+        None => launcher.kv_events(dialect)?,
+    };
     let algorithm = arguments.prefix_caching_hash_algo.as_deref();
     let named = HashAlgorithm::ALL.into_iter().find(|known| Some(known.name()) == algorithm);
     let forward_passes = match arguments.enable_forward_pass_metrics {
@@ -385,7 +332,8 @@ fn outlets(arguments: &Mocker, engine: &RankConfig) -> Result<OutletSettings, Fa
         }),
     };
     Ok(OutletSettings {
-        kv_events: kv_events.map_err(Failure::input)?.flatten(),
+        kv_events,
+        kv_event_places: launcher.kv_event_places((workers, together), arguments.host)?,
         hash_algorithm: named.unwrap_or_default(),
         hash_seed: std::env::var("PYTHONHASHSEED").ok(),
         decode_log_interval: arguments.decode_log_interval,
@@ -426,7 +374,7 @@ fn thinking(json: &str) -> Result<Thinking, Failure> {
     Ok(Thinking { ratio, start: keys.start_thinking_token_id, end: keys.end_thinking_token_id })
 }
 
-fn settings(arguments: &Mocker, pools: Vec<Pool>) -> Result<MockerSettings, Failure> {
+fn settings(arguments: &Mocker, pools: Vec<Pool>, together: bool) -> Result<MockerSettings, Failure> {
     let deployment = &pools[0].deployment;
     let drain = seconds("--shutdown-timeout", arguments.shutdown_timeout)?;
     let (dialect, version) = match &deployment.engine {
@@ -452,12 +400,22 @@ fn settings(arguments: &Mocker, pools: Vec<Pool>) -> Result<MockerSettings, Fail
     server.faults = faults(arguments)?;
     server.most_requests = arguments.max_concurrent_requests.unwrap_or(u64::MAX);
     server.startup = seconds("--startup-time", arguments.startup_time)?;
+    server.replays = match &arguments.launcher.response_replay_trace_path {
+        Some(file) => {
+            let wrong = |error| Failure::Input(format!("--response-replay-trace-path: {error}"));
+            Some(Arc::new(Replays::read(file).map_err(wrong)?))
+        }
+        None => None,
+    };
     let reply = reply(arguments)?;
-    let outlets = outlets(arguments, &deployment.engine)?;
+    let workers = pools.iter().map(|pool| pool.deployment.replicas.get()).sum();
+    let outlets = outlets(arguments, &deployment.engine, (workers, together))?;
+    arguments.launcher.check(&deployment.engine)?;
     Ok(MockerSettings {
         pools,
         outlets,
-        together: false,
+        together,
+        stagger: arguments.launcher.stagger(workers, together)?,
         no_delay: arguments.speedup_ratio == Some(0.0),
         host: arguments.host,
         port: arguments.port,

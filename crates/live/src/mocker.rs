@@ -48,6 +48,8 @@ pub struct MockerSettings {
     pub reply: Reply,
     /// What the workers tell beside their answers.
     pub outlets: OutletSettings,
+    /// Time from the start of a worker to that of the next one.
+    pub stagger: Duration,
     /// Longest time that requests at work have to end in when the mocker is told to end.
     pub drain: Duration,
 }
@@ -155,6 +157,14 @@ fn listeners(settings: &MockerSettings) -> Result<Vec<TcpListener>, LiveError> {
         .collect()
 }
 
+/// How much later than the first one a worker starts. Dynamo's launcher rests for 2 s after every 32.
+fn stagger(delay: Duration, number: u32) -> Duration {
+    if delay.is_zero() {
+        return delay;
+    }
+    delay.saturating_mul(number) + Duration::from_secs(2) * (number / 32)
+}
+
 async fn app(
     settings: &MockerSettings,
     pool: &Pool,
@@ -199,6 +209,18 @@ async fn app(
             return Err(LiveError::Settings(message));
         }
     }
-    let app = App::new(worker, settings.server.clone(), settings.language.clone(), settings.reply.clone());
+    if let Some(replays) = &settings.server.replays {
+        let (token, vocabulary) = (replays.greatest_token(), settings.language.tokenizer.vocabulary());
+        if token >= vocabulary {
+            let message = format!(
+                "--response-replay-trace-path: token {token} does not exist, the vocabulary has {vocabulary}; \
+                 --tokenizer gives another one"
+            );
+            return Err(LiveError::Settings(message));
+        }
+    }
+    let mut server = settings.server.clone();
+    server.startup += stagger(settings.stagger, number);
+    let app = App::new(worker, server, settings.language.clone(), settings.reply.clone());
     Ok(app.with_outlets(&outlets).with_transfers(transfers))
 }

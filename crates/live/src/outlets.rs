@@ -24,6 +24,8 @@ const MEMORY: f64 = 0.92;
 pub struct OutletSettings {
     /// `--kv-events-config`.
     pub kv_events: Option<KvEventsConfig>,
+    /// Sockets of the first rank of each worker, in place of those of `kv_events`: events, and their repetition.
+    pub kv_event_places: Vec<(Endpoint, Option<Endpoint>)>,
     /// `--prefix-caching-hash-algo` (vLLM).
     pub hash_algorithm: HashAlgorithm,
     /// `PYTHONHASHSEED`, if it is set (vLLM).
@@ -85,15 +87,20 @@ impl Outlets {
         for (rank, observers) in (0..ranks).zip(&mut observers) {
             let offset = worker.number * ranks + rank;
             if let Some(config) = &settings.kv_events {
+                let mut config = config.clone();
+                let place = settings.kv_event_places.get(worker.number as usize);
+                if let Some((events, replay)) = place.cloned() {
+                    (config.endpoint, config.replay_endpoint) = (events, replay);
+                }
                 let identity = Identity {
                     dp_rank: rank,
-                    offset,
+                    offset: if place.is_some() { rank } else { offset },
                     host: worker.host.clone(),
                     port: worker.port,
                     model: worker.model.clone(),
                 };
-                let (naming, block_size) = naming(settings, config, &deployment.engine)?;
-                let publisher = KvEventPublisher::start(config, naming, block_size, &identity).await?;
+                let (naming, block_size) = naming(settings, &config, &deployment.engine)?;
+                let publisher = KvEventPublisher::start(&config, naming, block_size, &identity).await?;
                 sources.insert(rank.to_string(), publisher.describe());
                 observers.push(Box::new(publisher));
             }

@@ -1,7 +1,8 @@
 //! Which workers of a deployment a process runs, and their part in transfers of KV: the flags of vLLM and of the
 //! reference's launcher for prefill and decode apart.
 
-use super::{Engine, Mocker, NO_FILE, overrides};
+use super::keys::overrides;
+use super::{Engine, Mocker, NO_FILE};
 use crate::exit::Failure;
 use clap::{Args, ValueEnum};
 use std::hash::{BuildHasher, RandomState};
@@ -51,6 +52,12 @@ pub struct RoleArguments {
     /// run if this is not given
     #[arg(long, value_enum)]
     disaggregation_mode: Option<DisaggregationMode>,
+    /// The older name of --disaggregation-mode prefill
+    #[arg(long, conflicts_with_all = ["disaggregation_mode", "is_decode_worker"])]
+    is_prefill_worker: bool,
+    /// The older name of --disaggregation-mode decode
+    #[arg(long, conflicts_with = "disaggregation_mode")]
+    is_decode_worker: bool,
     /// Port of the bootstrap server of the first prefill worker, the others behind it; 0: any. Of a decode worker, the port
     /// that a request means which names none (SGLang) [default: 8998]
     #[arg(long, value_name = "PORT", conflicts_with = "bootstrap_ports")]
@@ -94,7 +101,7 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
     let roles = &arguments.roles;
     let config = roles.kv_transfer_config.as_deref().map(KvTransferConfig::parse);
     let config = config.transpose().map_err(Failure::Input)?;
-    let mode = roles.disaggregation_mode;
+    let mode = roles.mode();
     let no_file = no_file(arguments);
     let apart = is_apart(arguments) || no_file == NO_FILE_APART;
     if let Some(side) = mode.filter(|mode| together && *mode != DisaggregationMode::Agg) {
@@ -153,10 +160,8 @@ pub(super) fn pools(arguments: &Mocker, together: bool) -> Result<Vec<Pool>, Fai
 
 /// What stands in place of a file.
 fn no_file(arguments: &Mocker) -> &'static str {
-    let apart = matches!(
-        arguments.roles.disaggregation_mode,
-        Some(DisaggregationMode::Prefill | DisaggregationMode::Decode)
-    );
+    let apart =
+        matches!(arguments.roles.mode(), Some(DisaggregationMode::Prefill | DisaggregationMode::Decode));
     let by_role = matches!(arguments.engine, Some(Engine::Sglang | Engine::Trtllm));
     if apart && by_role && arguments.config.is_none() { NO_FILE_APART } else { NO_FILE }
 }
@@ -253,6 +258,14 @@ fn seconds_of(variable: &str, usual: u64) -> Result<Duration, Failure> {
 }
 
 impl RoleArguments {
+    fn mode(&self) -> Option<DisaggregationMode> {
+        match (self.is_prefill_worker, self.is_decode_worker) {
+            (true, _) => Some(DisaggregationMode::Prefill),
+            (_, true) => Some(DisaggregationMode::Decode),
+            (false, false) => self.disaggregation_mode,
+        }
+    }
+
     /// Refuses ports that nobody would listen at.
     fn check_ports(&self, deployment: &Deployment, role: Option<KvRole>) -> Result<(), Failure> {
         let flag = match (self.disaggregation_bootstrap_port, &self.bootstrap_ports[..]) {
@@ -267,7 +280,7 @@ impl RoleArguments {
             return Err(Failure::Input(format!("{flag}: needs --disaggregation-mode")));
         }
         let (ports, workers) = (self.bootstrap_ports.len(), deployment.replicas.get());
-        let alone = self.disaggregation_mode == Some(DisaggregationMode::Decode);
+        let alone = self.mode() == Some(DisaggregationMode::Decode);
         if ports > 0 && alone {
             return Err(Failure::Input("--bootstrap-ports: decode workers have no bootstrap server".into()));
         }

@@ -8,7 +8,7 @@ use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Transfers;
 use crate::metrics::Registry;
 use crate::outlets::Outlets;
-use crate::text::{ChatTemplate, Language, Reply, Tokenizer};
+use crate::text::{ChatTemplate, Language, Replays, Reply, Tokenizer};
 use crate::worker::Worker;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -41,6 +41,8 @@ pub struct ServerSettings {
     pub cached_in_usage: bool,
     /// LoRA adapters that are there from the start: name and path.
     pub loras: Vec<(String, String)>,
+    /// Replies that requests may ask for by their keys.
+    pub replays: Option<Arc<Replays>>,
     /// Faults that are met on purpose.
     pub faults: FaultSettings,
     /// Requests served at a time; more are answered 429.
@@ -262,6 +264,7 @@ impl ServerSettings {
             request_id_headers: false,
             cached_in_usage: true,
             loras: Vec::new(),
+            replays: None,
             faults: FaultSettings::default(),
             most_requests: u64::MAX,
             startup: Duration::ZERO,

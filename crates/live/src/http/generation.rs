@@ -62,6 +62,8 @@ pub struct Ask {
     pub first: Vec<u32>,
     /// The tool that it calls, if it has to.
     pub tool_call: Option<ToolCall>,
+    /// What it says, if that is a reply of a trace.
+    pub replay: Option<Arc<[u32]>>,
 }
 
 /// One choice.
@@ -177,12 +179,18 @@ impl Generation {
     ) -> Result<(), ApiError> {
         let app = &self.app;
         let length = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-        let max_tokens = max_tokens(app.settings.max_model_len, length, ask.max_tokens)?;
+        let mut max_tokens = max_tokens(app.settings.max_model_len, length, ask.max_tokens)?;
+        if let Some(tokens) = &ask.replay {
+            max_tokens = max_tokens.min(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
+        }
         let limits = Limits { max_tokens, ..ask.limits.clone() };
         let tokenizer = app.tokenizer.as_ref();
-        let plan = match &ask.tool_call {
-            Some(call) => Plan::whole(&limits, tokenizer, &call.arguments),
-            None => app.reply.plan(tokenizer, &limits, prompt, echo, (ask.seed, choice)),
+        let plan = match (&ask.tool_call, &ask.replay) {
+            (Some(call), _) => Plan::whole(&limits, tokenizer, &call.arguments),
+            (None, Some(tokens)) => {
+                Plan::new(&limits, tokenizer, |ordinal| tokens.get(ordinal as usize - 1).copied())
+            }
+            (None, None) => app.reply.plan(tokenizer, &limits, prompt, echo, (ask.seed, choice)),
         };
         disaggregated::check_first(&ask.first, &plan.tokens)?;
         let info = RequestInfo {

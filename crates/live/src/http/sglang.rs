@@ -212,6 +212,7 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         remotes,
         first: Vec::new(),
         tool_call: None,
+        replay: None,
     })
 }
 

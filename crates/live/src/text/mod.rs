@@ -10,6 +10,7 @@ mod files;
 mod huggingface;
 mod jinja;
 mod plan;
+mod replay;
 mod reply;
 mod strftime;
 mod template;
@@ -23,6 +24,7 @@ pub use files::TokenizerFiles;
 pub use huggingface::HuggingFaceTokenizer;
 pub use jinja::{ContentFormat, JinjaTemplate};
 pub use plan::{Limits, Plan, StopReason};
+pub use replay::Replays;
 pub use reply::{Reply, ReplySource, Thinking};
 pub use template::{Chat, ChatTemplate, Message, Ordered};
 

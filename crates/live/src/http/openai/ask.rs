@@ -15,6 +15,7 @@ use crate::text::{Chat, Limits, Message, Ordered};
 use axum::http::{HeaderMap, StatusCode};
 use minijinja::value::ValueKind;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// Choices of one request at most, and prompts.
 const MOST_CHOICES: u32 = 128;
@@ -88,6 +89,7 @@ pub fn ask(
         remotes,
         first,
         tool_call,
+        replay: replay(app, request.nvext.as_ref())?,
     })
 }
 
@@ -186,6 +188,17 @@ fn whole(field: &str, value: i64, least: i64) -> Result<u32, ApiError> {
 pub fn session(named: Option<&str>, headers: &HeaderMap) -> Option<String> {
     let header = headers.get("x-session-affinity").and_then(|value| value.to_str().ok());
     named.or(header).filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// The reply of the trace that a request asks for, in Dynamo's way: `nvext.annotations` has `output_replay_id:KEY`.
+fn replay(app: &App, nvext: Option<&Value>) -> Result<Option<Arc<[u32]>>, ApiError> {
+    let Some(replays) = &app.settings.replays else { return Ok(None) };
+    let annotations = nvext.and_then(|nvext| nvext.get("annotations")).and_then(Value::as_array);
+    let mut texts = annotations.into_iter().flatten().filter_map(Value::as_str);
+    let Some(key) = texts.find_map(|text| text.strip_prefix("output_replay_id:")) else { return Ok(None) };
+    let found = replays.tokens(key).cloned();
+    let unknown = || ApiError::field("nvext", format!("the trace has no reply with the key \"{key}\""));
+    found.map(Some).ok_or_else(unknown)
 }
 
 /// The rank that a router names.

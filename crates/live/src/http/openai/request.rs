@@ -61,6 +61,8 @@ pub struct OpenAiRequest {
     pub request_id: Option<String>,
     /// Name of the conversation.
     pub session_id: Option<String>,
+    /// Dynamo's extension, of which `annotations` may name a reply of a trace.
+    pub nvext: Option<Value>,
     /// Chat: the prompt ends where the assistant begins.
     pub add_generation_prompt: Option<bool>,
     /// Chat: the prompt ends inside the last message.
