@@ -2,6 +2,7 @@
 
 use crate::args::Accuracy;
 use crate::exit::Failure;
+use crate::files::PartialFile;
 use crate::models::{json, write};
 use crate::signals::interrupt_flag;
 use serde::Serialize;
@@ -35,7 +36,8 @@ pub fn run(arguments: &Accuracy) -> Result<(), Failure> {
     let runs = arguments.runs.as_deref().map(|file| compared_runs(file, arguments)).transpose()?;
     let comparison = Comparison { points, runs, capacity };
     if let Some(document) = &arguments.update {
-        update(document, &comparison)?;
+        let text = updated(document, &comparison)?;
+        written("--update", document, arguments)?.fill(&text)?;
     }
     if arguments.json {
         return write(&json(&comparison)?);
@@ -101,9 +103,23 @@ fn capacity_text(report: &CapacityReport) -> String {
     )
 }
 
+/// A file that the command writes is none of those that it reads.
+fn written(option: &str, path: &Path, arguments: &Accuracy) -> Result<PartialFile, Failure> {
+    let mut read = vec![
+        ("--points", arguments.points.as_deref()),
+        ("--runs", arguments.runs.as_deref()),
+        ("--capacity", arguments.capacity.as_deref()),
+    ];
+    read.extend(arguments.workload.iter().map(|file| ("--workload", Some(file.as_path()))));
+    if option != "--update" {
+        read.push(("--update", arguments.update.as_deref()));
+    }
+    PartialFile::apart(option, path, &read)
+}
+
 /// Puts the tables in the place of those that a document has, between `<!-- accuracy: NAME -->` and
 /// `<!-- end -->`.
-fn update(document: &Path, comparison: &Comparison) -> Result<(), Failure> {
+fn updated(document: &Path, comparison: &Comparison) -> Result<String, Failure> {
     let failed = |cause: &dyn std::fmt::Display| Failure::Input(format!("{}: {cause}", document.display()));
     let mut text = std::fs::read_to_string(document).map_err(|cause| failed(&cause))?;
     if let Some(report) = &comparison.points {
@@ -118,7 +134,7 @@ fn update(document: &Path, comparison: &Comparison) -> Result<(), Failure> {
         let table = markdown(&HEADER, &capacity_cells(report));
         text = replaced(&text, "capacity", &table).map_err(|cause| failed(&cause))?;
     }
-    std::fs::write(document, text).map_err(|cause| failed(&cause))
+    Ok(text)
 }
 
 /// As [`PointsReport::HEADER`], without the strokes, which part cells in a document.
@@ -180,11 +196,12 @@ fn predicted(file: &Path, arguments: &Accuracy) -> Result<PointsReport, Failure>
         communication_scale: arguments.communication_scale,
         allow_roofline: arguments.allow_roofline,
     };
+    // Before the work: a name that cannot be written is told at once.
+    let rows = arguments.rows.as_deref().map(|path| written("--rows", path, arguments)).transpose()?;
     let outcomes = outcomes(file, arguments, tried)?;
-    if let Some(path) = &arguments.rows {
+    if let Some(csv) = rows {
         let rows: String = outcomes.iter().map(|outcome| outcome.csv_row() + "\n").collect();
-        let text = format!("{}\n{rows}", Outcome::CSV_HEADER);
-        std::fs::write(path, text).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?;
+        csv.fill(&format!("{}\n{rows}", Outcome::CSV_HEADER))?;
     }
     Ok(PointsReport::new(&outcomes))
 }

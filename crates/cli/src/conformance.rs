@@ -33,14 +33,9 @@ fn write_trace(scenario: &Scenario, out: Option<&Path>, stepper: Stepper) -> Res
             out.flush().map_err(Failure::output)
         }
         Some(path) => {
-            let mut file = PartialFile::create(path)?;
-            for (option, input) in
-                [("--config", &scenario.config_file), ("--requests", &scenario.requests_file)]
-            {
-                if file.replaces(input) {
-                    return Err(Failure::Input(format!("--out: {} is the file of {option}", path.display())));
-                }
-            }
+            let read: [(&str, Option<&Path>); 2] =
+                [("--config", Some(&scenario.config_file)), ("--requests", Some(&scenario.requests_file))];
+            let mut file = PartialFile::apart("--out", path, &read)?;
             if path.extension().is_some_and(|extension| extension == "gz") {
                 // Without a time in it, the same trace is the same bytes.
                 let mut packed = GzBuilder::new().mtime(0).write(&mut file, Compression::default());

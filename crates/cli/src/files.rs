@@ -4,7 +4,7 @@
 
 use crate::exit::Failure;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// A file in the making. Dropped without [`finish`](Self::finish), it leaves nothing behind.
@@ -40,6 +40,36 @@ impl PartialFile {
         Ok(PartialFile { target, partial, writer })
     }
 
+    /// As [`create`](Self::create), for what an option names, unless that is one of the files that are read.
+    pub fn apart(
+        option: &str,
+        target: &Path,
+        inputs: &[(&str, Option<&Path>)],
+    ) -> Result<PartialFile, Failure> {
+        let file = PartialFile::create(target)?;
+        match inputs.iter().find(|(_, input)| input.is_some_and(|input| file.replaces(input))) {
+            Some((of, _)) => {
+                Err(Failure::Input(format!("{option}: {} is the file of {of}", target.display())))
+            }
+            None => Ok(file),
+        }
+    }
+
+    /// Writes all of it at once, and makes it the target.
+    pub fn fill(mut self, content: &str) -> Result<(), Failure> {
+        match self.write_all(content.as_bytes()) {
+            Ok(()) => self.finish(),
+            Err(cause) => Err(self.failed(&cause)),
+        }
+    }
+
+    fn failed(&self, cause: &std::io::Error) -> Failure {
+        match cause.kind() {
+            ErrorKind::BrokenPipe => Failure::ClosedPipe,
+            _ => Failure::Run(format!("{}: {cause}", self.target.display())),
+        }
+    }
+
     /// Whether it will be, or replace, the file at `path`.
     pub fn replaces(&self, path: &Path) -> bool {
         is_same_file(&self.target, path)
@@ -52,12 +82,11 @@ impl PartialFile {
 
     /// Makes it the target.
     pub fn finish(mut self) -> Result<(), Failure> {
-        let problem = |cause: std::io::Error| Failure::Run(format!("{}: {cause}", self.target.display()));
         if let Some(mut writer) = self.writer.take() {
-            writer.flush().map_err(problem)?;
+            writer.flush().map_err(|cause| self.failed(&cause))?;
         }
         match &self.partial {
-            Some(partial) => std::fs::rename(partial, &self.target).map_err(problem),
+            Some(partial) => std::fs::rename(partial, &self.target).map_err(|cause| self.failed(&cause)),
             None => Ok(()),
         }
     }

@@ -2,6 +2,8 @@
 
 use crate::args::PerfAction;
 use crate::exit::Failure;
+#[cfg(feature = "pack-builder")]
+use crate::files::PartialFile;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -130,7 +132,7 @@ fn build(from: &Path, systems: &[String], out: &Path) -> Result<(), Failure> {
         );
     }
     let path = out.join("SCREENED.md");
-    std::fs::write(&path, text).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+    PartialFile::create(&path)?.fill(&text)
 }
 
 #[cfg(feature = "pack-builder")]

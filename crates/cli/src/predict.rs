@@ -8,7 +8,8 @@ use crate::progress::ProgressLine;
 use crate::say::say;
 use crate::signals::interrupt_flag;
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::fmt::Display;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use windtunnel_config::{Experiment, Semantics};
@@ -51,7 +52,10 @@ pub fn run(arguments: &Predict) -> Result<(), Failure> {
     let wall_time_ms = started.elapsed().as_secs_f64() * 1e3;
 
     for file in [events, telemetry].into_iter().flatten() {
-        file.finish()?;
+        file.finish().map_err(|failure| match failure {
+            Failure::ClosedPipe => unread(arguments, &"closed by its reader"),
+            other => other,
+        })?;
     }
     if experiment.deployment.engine.engine().0 == "trtllm" {
         report.notes.insert(0, UNPROVEN.to_owned());
@@ -92,9 +96,22 @@ fn offline(
         SimError::Interrupted => Failure::Interrupted,
         SimError::Traffic(e) => Failure::input(e),
         SimError::Engine(e) => Failure::input(e),
+        SimError::Events(ref cause) | SimError::Telemetry(ref cause)
+            if cause.kind() == ErrorKind::BrokenPipe =>
+        {
+            unread(arguments, &error)
+        }
         other => Failure::run(other),
     })?;
     Ok((report, threads))
+}
+
+/// The reader of a log has left: no fault of the run, unless that also had files to write.
+fn unread(arguments: &Predict, log: &impl Display) -> Failure {
+    match &arguments.output_dir {
+        Some(folder) => Failure::Run(format!("{log}; nothing was written into {}", folder.display())),
+        None => Failure::ClosedPipe,
+    }
 }
 
 /// The run against live workers.

@@ -460,6 +460,10 @@ fn a_reader_that_leaves_early_is_no_error() {
     let lines = [
         format!("windtunnel predict {QUICKSTART} | head -1"),
         format!("windtunnel predict {QUICKSTART} --format json | head -1"),
+        format!("windtunnel predict {QUICKSTART} --events /dev/stdout | head -1"),
+        format!(
+            "windtunnel predict {QUICKSTART} --telemetry-interval-ms 1 --telemetry /dev/stdout | head -1"
+        ),
         "windtunnel conformance check tests/golden/vllm --json | head -1".to_owned(),
         // More than a pipe holds.
         format!(
@@ -476,6 +480,23 @@ fn a_reader_that_leaves_early_is_no_error() {
         let said = err(&done);
         assert!(!said.contains("panicked") && !said.contains("error"), "{line}: {said}");
     }
+}
+
+/// A run that had files to write as well says that they are not there.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_reader_that_leaves_a_log_early_costs_the_folder() {
+    let folder = tempdir().unwrap();
+    let folder = folder.path().join("run");
+    let line = format!(
+        "windtunnel predict {QUICKSTART} --output-dir {} --events /dev/stdout | head -1",
+        folder.display()
+    );
+    let done = bash(&line, &root());
+    assert_eq!(done.status.code(), Some(1), "{}", err(&done));
+    let end = format!("nothing was written into {}\n", folder.display());
+    assert!(err(&done).ends_with(&end), "{}", err(&done));
+    assert!(names(&folder).is_empty());
 }
 
 #[cfg(target_os = "linux")]
@@ -623,6 +644,17 @@ fn capacities_are_compared_row_by_row_and_what_is_not_known_is_told() {
     wrong(&table.replace("1,2048,2048,0.8,78", "1,2048"), "wrong.csv: line 3");
     wrong(&table.replace("0.8,78", "0.8,0"), "line 3: max_concurrent_sequences is 0");
     wrong(&table.replace("Qwen/", "x/").replace("meta-llama/", "x/"), "no row can be predicted");
+    // What is read is not written.
+    fs::copy(at.join("measured.csv"), at.join("kept.csv")).unwrap();
+    let done = run(&["accuracy", "--capacity", "measured.csv", "--update", "./measured.csv"]);
+    assert_eq!(done.status.code(), Some(2));
+    fs::write(at.join("passes.jsonl"), read(root().join("examples/passes.jsonl"))).unwrap();
+    let done = run(&["calibrate", "--passes", "passes.jsonl", "--law", "table", "--out", "passes.jsonl"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(err(&done), "error: --out: passes.jsonl is the file of --passes\n");
+    assert_eq!(read(at.join("measured.csv")), read(at.join("kept.csv")));
+    assert_eq!(read(at.join("passes.jsonl")), read(root().join("examples/passes.jsonl")));
+
     assert_eq!(run(&["accuracy"]).status.code(), Some(2));
     assert_eq!(run(&["accuracy", "--capacity", "nothing.csv"]).status.code(), Some(2));
 }

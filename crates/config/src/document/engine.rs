@@ -165,7 +165,7 @@ pub(crate) struct KvTransfer {
     pub bytes_per_token: BytesPerToken,
     /// Bytes per nanosecond of one transfer. Without it, and without nic_gb_per_second, transfers take no time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[schemars(range(min = 0.001))]
     pub bandwidth_gb_per_second: Option<f64>,
     /// Which tokens are charged.
     pub timing_mode: TransferTiming,
@@ -174,7 +174,7 @@ pub(crate) struct KvTransfer {
     /// Bytes per nanosecond of the network interface of a worker, for each direction. With links fair_share only, and
     /// needed there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[schemars(range(min = 0.001))]
     pub nic_gb_per_second: Option<f64>,
     /// Layers of the model, whose KV is sent layer by layer while the next ones are computed. Not given: all of it is
     /// sent when the prompt is computed. With links per_request only.

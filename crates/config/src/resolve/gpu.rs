@@ -2,7 +2,7 @@
 //! by and into which KV blocks are to fit.
 
 use super::role::RoleKeys;
-use super::{Findings, places};
+use super::{Findings, existing_file, places};
 use std::path::Path;
 use windtunnel_perf::hardware::Accelerator;
 use windtunnel_perf::packs::Gpu;
@@ -14,7 +14,13 @@ pub(super) fn described(keys: &RoleKeys, folder: &Path, findings: &mut Findings)
     if Accelerator::named(name).is_some() {
         return None;
     }
-    let file = places(name, folder).into_iter().find(|file| file.is_file())?;
+    // A label needs no file; what can only be a path does.
+    let is_path = name.contains(['/', '\\']) || name.ends_with(".gpu");
+    let file = if is_path {
+        existing_file(keys.hardware_path(), name, folder, findings)?
+    } else {
+        places(name, folder).into_iter().find(|file| file.is_file())?
+    };
     match Gpu::read(&file) {
         Ok(gpu) => Some(gpu),
         Err(error) => {
@@ -73,6 +79,10 @@ pub(super) fn accelerator(keys: &RoleKeys, needed: &str, findings: &mut Findings
 
 fn unknown(keys: &RoleKeys, why: &str, findings: &mut Findings) {
     let path = keys.hardware_path();
+    // What is wrong with its description has been told.
+    if findings.told(path) {
+        return;
+    }
     let got = findings.shown(path, &keys.hardware);
     let names: Vec<&str> = Accelerator::names().collect();
     let message = format!("got {got}, of unknown memory, {why}; known are {}", names.join(", "));

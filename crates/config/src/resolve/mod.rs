@@ -99,6 +99,12 @@ impl Findings<'_> {
         self.problems.push(Problem { place, path: path.to_owned(), message });
     }
 
+    /// Whether something is wrong with the value of a path.
+    fn told(&self, path: &str) -> bool {
+        let path = self.path(path);
+        self.problems.iter().any(|problem| problem.path == path)
+    }
+
     /// The value of a path as it was written, or `default` with a note that it is one.
     fn shown(&self, path: &str, default: impl ToString) -> String {
         match self.root.find(&self.path(path)) {

@@ -113,6 +113,7 @@ fn yaml() -> Vec<Case> {
 fn types() -> Vec<Case> {
     vec![
         edit("type: text for an integer", "replicas: 2", "replicas: two"),
+        set("type: transfers that never end", &["engine.kv_transfer.nic_gb_per_second=1e-300"]),
         edit("type: quoted number", "blocks: 1024", "blocks: '1024'"),
         edit("type: fraction for an integer", "blocks: 1024", "blocks: 1024.5"),
         edit("type: negative", "max_sequences: 64", "max_sequences: -1"),
@@ -624,6 +625,10 @@ fn capacity() -> Vec<Case> {
     let fixed = "{type: fixed, blocks: 1024}";
     vec![
         set("capacity: of an unknown model on unknown hardware", &[CAPACITY]),
+        set(
+            "capacity: on an accelerator whose description is not there",
+            &[CAPACITY, "engine.hardware=my.gpu"],
+        ),
         set("capacity: of a misspelt model", &[CAPACITY, "engine.model=meta-llama/Lama-3.1-8B", H100]),
         edit("capacity: default with blocks", fixed, "{type: default, blocks: 1024}"),
         edit("capacity: fixed without blocks", fixed, "{type: fixed, memory_fraction: 0.9}"),
