@@ -2,6 +2,7 @@
 """The Prometheus metrics that an engine defines, as goldens for ours.
 
   metric_sets.py vllm   > tests/wire/vllm_metrics.jsonl      (environment of tools/oracle/setup.sh)
+  metric_sets.py nixl   > tests/wire/vllm_nixl_metrics.jsonl (the same; those of a worker with NIXL's connector alone)
   metric_sets.py sglang > tests/wire/sglang_metrics.jsonl    (environment of tools/oracle/setup_sglang.sh)
 
 Builds the engine's own collectors over the model of tools/oracle (context length 8192) and lists what they register:
@@ -54,6 +55,17 @@ def vllm():
     listed("vllm:", True)
 
 
+def nixl():
+    from types import SimpleNamespace
+    from prometheus_client import Counter, Gauge, Histogram
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics  # noqa: F401
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlPromMetrics
+    config = SimpleNamespace(kv_transfer_config=object())
+    types = {Gauge: Gauge, Counter: Counter, Histogram: Histogram}
+    NixlPromMetrics(config, types, ["model_name", "engine"], {0: ["m", "0"]})
+    listed("vllm:nixl_", True)
+
+
 def sglang():
     import oracle_sglang
     _, _, args = oracle_sglang.build(dict(oracle_sglang.DEFAULTS))
@@ -65,6 +77,6 @@ def sglang():
 
 
 OUT, sys.stdout = sys.stdout, sys.stderr
-{"vllm": vllm, "sglang": sglang}[sys.argv[1]]()
+{"vllm": vllm, "nixl": nixl, "sglang": sglang}[sys.argv[1]]()
 OUT.flush()
 os._exit(0)

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 /// A running mocker and the address of its first worker.
 struct Mocker {
@@ -511,27 +512,54 @@ fn a_time_that_is_none_exits_with_2() {
 #[test]
 fn what_serve_cannot_do_exits_with_2() {
     let both = both_roles_of("sglang");
-    let kv_events = r#"{"publisher": "zmq", "endpoint": "tcp://*:0"}"#;
     let cases: &[(&[&str], &str)] = &[
         (
             &["--disaggregation-mode", "decode"],
             "--disaggregation-mode: got decode, and serve runs both sides",
         ),
         (&["-c", &both, "--bootstrap-ports", "1,2"], "--bootstrap-ports: serve has one bootstrap server"),
-        (
-            &["-c", &both, "--port", "0", "--kv-events-config", kv_events],
-            "--kv-events-config: serve does not publish",
-        ),
-        (
-            &["-c", &both, "--port", "0", "--enable-forward-pass-metrics"],
-            "--enable-forward-pass-metrics: serve does not",
-        ),
+        (&["--num-workers", "100000"], "got 100000 ranks of all workers, allowed are 10000"),
     ];
     for (arguments, message) in cases {
         let done = windtunnel(["serve"]).args(*arguments).output().unwrap();
         assert_eq!(done.status.code(), Some(2), "{arguments:?}: {}", err(&done));
         assert!(err(&done).contains(message), "{arguments:?}: {}", err(&done));
     }
+}
+
+/// The example, whose transfers share interfaces, behind one address.
+#[test]
+fn serve_runs_the_example_of_prefill_and_decode() {
+    let mut cluster = Mocker::run("serve", &["-c", "examples/disaggregated.yaml"], 1);
+    let answer = cluster.completed_at(
+        0,
+        &json!({"prompt": (300..364).collect::<Vec<u32>>(), "max_tokens": 3, "ignore_eos": true}),
+    );
+    assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
+    assert_eq!(cluster.signal("TERM"), Some(0));
+}
+
+/// Who starts thousands of workers can be told to end before they are there.
+#[test]
+fn it_ends_while_it_starts() {
+    let mut command = windtunnel(["serve", "--port", "0", "--num-workers", "9000"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    // Bit 14 of the signals that it catches is SIGTERM.
+    let catches = || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim().to_owned();
+        u64::from_str_radix(&mask, 16).unwrap() & (1 << 14) != 0
+    };
+    while !catches() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let sent = bash(&format!("kill -TERM {}", child.id()), Path::new("."));
+    assert!(sent.status.success(), "{}", err(&sent));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{said}");
+    assert!(!said.contains("http://"), "{said}");
 }
 
 /// A port that is taken is not the input's fault.

@@ -33,6 +33,8 @@ pub struct RankStats {
     pub running: usize,
     /// Requests in the waiting queue.
     pub waiting: usize,
+    /// Of those, the ones that were passed over because of what they themselves wait for (vLLM `deferred_waiting`).
+    pub deferred: usize,
     /// Blocks with an owner.
     pub used_blocks: u32,
     /// Most blocks with an owner at any time, also inside a pass.
@@ -70,6 +72,8 @@ pub struct HandOffQueues {
     pub preallocating: usize,
     /// Those whose KV is on its way (`transfer_queue`).
     pub receiving: usize,
+    /// Tokens of the pages that are reserved for it (`pre_allocated_token_counts`).
+    pub reserved_tokens: u64,
     /// Those that were retracted (`retracted_queue`).
     pub retracted: usize,
 }

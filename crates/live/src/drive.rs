@@ -6,7 +6,7 @@
 
 use crate::clock::WallClock;
 use crate::group::RankGroup;
-use crate::kv_transfer::Mover;
+use crate::kv_transfer::{Let, Loaded, Mover};
 use crate::observer::EndReason;
 use crate::placement::Placement;
 use crate::stream::Verdict;
@@ -32,10 +32,10 @@ pub(crate) enum Command {
     ResetCache { reply: oneshot::Sender<bool>, at: Nanos },
     /// Passes take the time of the law divided by this; with 0 they take none.
     Speed { speed: f64, at: Nanos },
-    /// The load of a request's KV has ended; so much of the prompt was cached where it was computed, if that is known.
-    LoadEnded { lane: usize, id: RequestId, succeeded: bool, cached_tokens: Option<u32>, at: Nanos },
+    /// The load of a request's KV has ended; without success where nothing is said of it.
+    LoadEnded { lane: usize, id: RequestId, loaded: Option<Loaded>, at: Nanos },
     /// Blocks that were held for others no longer have to be.
-    SendEnded { lane: usize, id: RequestId, at: Nanos },
+    SendEnded { lane: usize, id: RequestId, why: Let, at: Nanos },
     /// Another worker has made room for the KV of a request, whose prompt may be computed.
     Wanted { lane: usize, id: RequestId, at: Nanos },
     /// The worker that has the other part of a request is not there, or no longer.
@@ -176,10 +176,8 @@ fn obey(group: &mut RankGroup, command: Command) {
             let _ = reply.send(group.reset_cache(at));
         }
         Command::Speed { speed, .. } => group.set_speed(speed),
-        Command::LoadEnded { lane, id, succeeded, cached_tokens, at } => {
-            group.load_ended(lane, id, (succeeded, cached_tokens), at);
-        }
-        Command::SendEnded { lane, id, at } => group.send_ended(lane, id, at),
+        Command::LoadEnded { lane, id, loaded, at } => group.load_ended(lane, id, loaded, at),
+        Command::SendEnded { lane, id, why, at } => group.send_ended(lane, id, why, at),
         Command::Wanted { lane, id, at } => group.kv_wanted(lane, id, at),
         Command::GiveUp { lane, id, at } => group.give_up(lane, id, at),
     }

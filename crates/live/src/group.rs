@@ -3,7 +3,7 @@
 //! The same instants and the same order as in virtual time: pass ends, arrivals, schedule calls, pass starts.
 //! It is told how far it may go and by whom it is asked; clocks, threads and sockets are not known here.
 
-use crate::kv_transfer::KvMove;
+use crate::kv_transfer::{KvMove, Let, Loaded};
 use crate::rank::LiveRank;
 use crate::submission::Submission;
 use std::collections::VecDeque;
@@ -152,18 +152,17 @@ impl RankGroup {
         }
     }
 
-    /// The load of a request of the rank `lane` has ended: whether it succeeded, and how much of the prompt was cached
-    /// where it was computed, if that is known.
-    pub(crate) fn load_ended(&mut self, lane: usize, id: RequestId, ended: (bool, Option<u32>), at: Nanos) {
+    /// The load of a request of the rank `lane` has ended; without success where nothing is said of it.
+    pub(crate) fn load_ended(&mut self, lane: usize, id: RequestId, loaded: Option<Loaded>, at: Nanos) {
         let at = self.reach(at);
-        self.ranks[lane].load_ended(id, ended, at);
+        self.ranks[lane].load_ended(id, loaded, at);
         self.news_came(at);
     }
 
     /// Blocks held on the rank `lane` no longer have to be.
-    pub(crate) fn send_ended(&mut self, lane: usize, id: RequestId, at: Nanos) {
+    pub(crate) fn send_ended(&mut self, lane: usize, id: RequestId, why: Let, at: Nanos) {
         let at = self.reach(at);
-        self.ranks[lane].send_ended(id);
+        self.ranks[lane].send_ended(id, why);
         self.news_came(at);
     }
 

@@ -5,6 +5,7 @@
 //! tokens of the pass: what a client has seen, a scrape after it shows. So it must be quick and never wait.
 
 use crate::kv_events::hash::Adapter;
+use crate::kv_transfer::Moved;
 use std::sync::Arc;
 use windtunnel_engine::{
     FinishReason, KvEvents, Nanos, Outcome, RankStats, Rejection, Request, RequestId, Scheduled,
@@ -208,6 +209,22 @@ pub struct PassReport<'a> {
     pub ended: &'a [Ended<'a>],
 }
 
+/// What has happened to KV that moves between workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvTransfer {
+    /// There is room for what a request will load, which has waited so long for that.
+    Reserved(Nanos),
+    /// It was read from another worker.
+    Read(Moved),
+    /// It could not be.
+    ReadFailed,
+    /// A prompt was computed, and so long after that the scheduler heard that it was read: so many bytes, if it was by
+    /// another worker.
+    Sent(Nanos, Option<u64>),
+    /// A computed prompt was held until nobody was to ask for it any more.
+    Expired,
+}
+
 /// Watches one rank.
 pub trait PassObserver: Send {
     /// A request was handed to the rank, whose counters are now `stats`.
@@ -221,6 +238,9 @@ pub trait PassObserver: Send {
 
     /// A request got a first token that another worker sampled, or gave one away to another worker, outside a pass.
     fn handed_over(&mut self, _first: &FirstToken<'_>, _at: Nanos) {}
+
+    /// KV has moved, or has not.
+    fn kv_transfer(&mut self, _transfer: &KvTransfer) {}
 
     /// A request ended outside a pass: its client is gone, the engine died, or another worker has its KV.
     fn ended(&mut self, _ended: &Ended<'_>, _stats: &RankStats) {}
@@ -258,6 +278,10 @@ impl PassObserver for Observers {
 
     fn handed_over(&mut self, first: &FirstToken<'_>, at: Nanos) {
         self.0.iter_mut().for_each(|observer| observer.handed_over(first, at));
+    }
+
+    fn kv_transfer(&mut self, transfer: &KvTransfer) {
+        self.0.iter_mut().for_each(|observer| observer.kv_transfer(transfer));
     }
 
     fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {

@@ -6,8 +6,9 @@ use crate::forward_pass::ForwardPassPublisher;
 use crate::kv_events::hash::{BlockHasher, HashAlgorithm};
 use crate::kv_events::{Identity, KvEventPublisher, KvEventsConfig, Naming};
 use crate::metrics::{
-    CacheInfo, Choices, Registry, SglangInfo, SglangMetrics, TrtllmInfo, TrtllmMetrics, VllmMetrics,
-    sglang_registry, trtllm_registry, vllm_registry,
+    CacheInfo, Choices, Connector, Registry, SglangInfo, SglangMetrics, TrtllmInfo, TrtllmMetrics,
+    VllmMetrics, add_sglang_engine, add_trtllm_worker, add_vllm_engines, sglang_registry, trtllm_registry,
+    vllm_registry,
 };
 use crate::observer::{Observers, PassObserver};
 use crate::zmq::Endpoint;
@@ -52,6 +53,10 @@ pub struct ForwardPasses {
 pub struct WorkerIdentity {
     /// Its number in the process.
     pub number: u32,
+    /// Its first rank among all of the process: sockets that each rank has are that far behind the first one's.
+    pub first_rank: u32,
+    /// How the server tells of its ranks.
+    pub told: Told,
     /// Address of its server.
     pub host: String,
     /// Port of its server.
@@ -60,19 +65,43 @@ pub struct WorkerIdentity {
     pub model: String,
 }
 
-/// The open outlets of one worker.
-pub struct Outlets {
-    /// Its metrics.
+/// Ranks among those that one server tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The number of the worker's first rank.
+    pub first: u32,
+    /// All of them.
+    pub ranks: u32,
+}
+
+impl Told {
+    /// A server tells of one worker of so many ranks.
+    pub fn alone(ranks: u32) -> Told {
+        Told { first: 0, ranks }
+    }
+}
+
+/// What a server shows of its workers.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// Their metrics.
     pub registry: Registry,
     /// Where each rank publishes KV events, by rank, as vLLM's `GET /kv_event_sources` shows it.
-    pub kv_event_sources: Value,
+    pub kv_event_sources: Map<String, Value>,
+}
+
+/// The open outlets of one worker, or of several that are alike behind one server.
+pub struct Outlets {
+    /// What its server shows.
+    pub shown: Shown,
     ranks: Vec<Vec<Box<dyn PassObserver>>>,
     kv_events: bool,
     serves_metrics: bool,
 }
 
 impl Outlets {
-    /// Opens the outlets of a worker of `deployment`. To be called on the runtime that is to serve them.
+    /// Opens the outlets of a worker of `deployment`. What the same server shows of others is in `beside`, and then
+    /// in this. To be called on the runtime that is to serve them.
     ///
     /// # Errors
     /// What the engine has not, and sockets that cannot be had.
@@ -80,12 +109,16 @@ impl Outlets {
         settings: &OutletSettings,
         deployment: &Deployment,
         worker: &WorkerIdentity,
+        beside: Option<Shown>,
     ) -> Result<Outlets, LiveError> {
         let ranks = deployment.ranks.get();
-        let (registry, mut observers) = metrics(settings, deployment, &worker.model);
-        let mut sources = Map::new();
+        let (beside, mut sources) = match beside {
+            Some(Shown { registry, kv_event_sources }) => (Some(registry), kv_event_sources),
+            None => (None, Map::new()),
+        };
+        let (registry, mut observers) = metrics(settings, deployment, worker, beside);
         for (rank, observers) in (0..ranks).zip(&mut observers) {
-            let offset = worker.number * ranks + rank;
+            let (offset, rank) = (worker.first_rank + rank, worker.told.first + rank);
             if let Some(config) = &settings.kv_events {
                 let mut config = config.clone();
                 let place = settings.kv_event_places.get(worker.number as usize);
@@ -110,8 +143,7 @@ impl Outlets {
             }
         }
         Ok(Outlets {
-            registry,
-            kv_event_sources: Value::Object(sources),
+            shown: Shown { registry, kv_event_sources: sources },
             ranks: observers,
             kv_events: settings.kv_events.is_some(),
             serves_metrics: settings.sglang_metrics || !matches!(deployment.engine, RankConfig::Sglang(_)),
@@ -162,13 +194,14 @@ fn naming(
 
 type RankObservers = Vec<Box<dyn PassObserver>>;
 
-/// The metrics of a worker, and what fills them for each rank.
+/// The metrics of a worker, among those of `beside` if there are any, and what fills them for each rank.
 fn metrics(
     settings: &OutletSettings,
     deployment: &Deployment,
-    model: &str,
+    worker: &WorkerIdentity,
+    beside: Option<Registry>,
 ) -> (Registry, Vec<RankObservers>) {
-    let ranks = deployment.ranks.get();
+    let (ranks, model) = (deployment.ranks.get(), worker.model.as_str());
     match &deployment.engine {
         RankConfig::Vllm(engine) => {
             let cache = CacheInfo {
@@ -181,12 +214,14 @@ fn metrics(
                     .as_ref()
                     .map_or(MEMORY, |budget| budget.memory_fraction),
             };
-            let registry = vllm_registry(model, ranks, engine.max_model_len, &cache);
+            let tensor = deployment.parallelism.tensor;
+            let connector = engine.kv_role.map(|_| Connector { tensor });
+            let engines = worker.told.first..worker.told.first + ranks;
+            let registry = beside.unwrap_or_else(|| vllm_registry(engine.max_model_len));
+            add_vllm_engines(&registry, model, engines.clone(), &cache, connector.is_some());
             let choices = Choices::default();
-            let connector = engine.kv_role.is_some();
             let of = |rank| VllmMetrics::new(registry.clone(), choices.clone(), model, (rank, connector));
-            let observers =
-                (0..ranks).map(|rank| vec![Box::new(of(rank)) as Box<dyn PassObserver>]).collect();
+            let observers = engines.map(|rank| vec![Box::new(of(rank)) as Box<dyn PassObserver>]).collect();
             (registry, observers)
         }
         RankConfig::Sglang(engine) => {
@@ -198,26 +233,33 @@ fn metrics(
                     Disaggregation::Decode { .. } => "decode",
                 },
                 ranks,
+                tensor: deployment.parallelism.tensor,
                 page_size: engine.page_size,
                 pages: engine.usable_pages(),
                 context_length: engine.context_length,
             };
-            let registry = sglang_registry(&info);
+            let registry = beside.unwrap_or_else(|| sglang_registry(engine.context_length));
+            add_sglang_engine(&registry, &info);
             let of = |rank| SglangMetrics::new(registry.clone(), &info, rank);
             let observers =
                 (0..ranks).map(|rank| vec![Box::new(of(rank)) as Box<dyn PassObserver>]).collect();
             (registry, observers)
         }
         RankConfig::Trtllm(engine) => {
-            let info = TrtllmInfo {
+            let info = |rank| TrtllmInfo {
                 model: model.to_owned(),
+                worker: (worker.told.ranks > 1).then_some(rank),
                 tokens_per_block: engine.block_size,
                 blocks: engine.usable_blocks(),
                 max_num_active_requests: engine.max_batch_size,
             };
-            let registry = trtllm_registry(&info);
-            let of = || TrtllmMetrics::new(registry.clone(), &info);
-            let observers = (0..ranks).map(|_| vec![Box::new(of()) as Box<dyn PassObserver>]).collect();
+            let registry = beside.unwrap_or_else(trtllm_registry);
+            let of = |rank| {
+                let info = info(worker.told.first + rank);
+                add_trtllm_worker(&registry, &info);
+                vec![Box::new(TrtllmMetrics::new(registry.clone(), &info)) as Box<dyn PassObserver>]
+            };
+            let observers = (0..ranks).map(of).collect();
             (registry, observers)
         }
     }

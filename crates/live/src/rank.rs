@@ -161,10 +161,6 @@ impl LiveRank {
 
     /// Empties the prefix cache of a rank without requests: its scheduler begins anew. True if that was done.
     pub(crate) fn reset_cache(&mut self, at: Nanos) -> bool {
-        if self.book.is_some() {
-            // Its router has no word for that.
-            return false;
-        }
         // The settings made a scheduler before.
         let Ok(fresh) = Rank::new(self.config.clone(), Stepper::Plain) else { return false };
         self.before = self.stats();
@@ -174,6 +170,9 @@ impl LiveRank {
         let mut events = KvEvents::default();
         events.cleared();
         self.observers.cache_reset(&events, at);
+        if let Some(book) = &mut self.book {
+            book.cache_changed(at, &events);
+        }
         self.rank.clear_events();
         true
     }

@@ -116,7 +116,8 @@ impl Worker {
             let group = RankGroup::new(first, lanes, settings.clone());
             let (commands, receiver) = channel();
             let commands = Arc::new(commands);
-            let mover = options.transfers.clone().map(|transfers| Mover::new(transfers, &commands, clock));
+            let transfers = options.transfers.clone();
+            let mover = transfers.map(|transfers| Mover::new(transfers, &commands, clock, worker));
             let shared = Arc::new(Shared::new(&group));
             let (theirs, balancer) = (shared.clone(), placements[worker as usize].clone());
             let (house, number) = (house.clone(), worker * ranks + first);

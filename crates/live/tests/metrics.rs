@@ -10,11 +10,12 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use windtunnel_engine::{FinishReason, HandOffQueues, Nanos, RankStats};
+use windtunnel_live::kv_transfer::Moved;
 use windtunnel_live::metrics::{
-    CacheInfo, Choices, Kind, Listed, Registry, SglangInfo, SglangMetrics, VllmMetrics, sglang_registry,
-    vllm_registry,
+    CacheInfo, Choices, Connector, Kind, Listed, Registry, SglangInfo, SglangMetrics, VllmMetrics,
+    add_sglang_engine, add_vllm_engines, sglang_registry, vllm_registry,
 };
-use windtunnel_live::observer::{EndReason, Ended, Observers, PassObserver, RequestTimes};
+use windtunnel_live::observer::{EndReason, Ended, KvTransfer, Observers, PassObserver, RequestTimes};
 use windtunnel_live::{Worker, WorkerOptions};
 
 #[derive(Debug, Deserialize, PartialEq)]
@@ -51,6 +52,13 @@ fn defined(registry: &Registry, group_labels: impl Fn(&str) -> Vec<&'static str>
     registry.listing().into_iter().map(metric).collect()
 }
 
+/// The series of a worker of one rank.
+fn vllm(context_length: u32, connector: Option<Connector>) -> Registry {
+    let registry = vllm_registry(context_length);
+    add_vllm_engines(&registry, "m", 0..1, &cache(), connector.is_some());
+    registry
+}
+
 fn cache() -> CacheInfo {
     CacheInfo {
         block_size: 16,
@@ -64,7 +72,13 @@ fn cache() -> CacheInfo {
 #[test]
 fn vllm_defines_what_vllm_defines_with_all_series_at_zero() {
     let theirs: Vec<Metric> = golden_lines("vllm_metrics.jsonl");
-    let ours = defined(&vllm_registry("m", 1, 8192, &cache()), |_| Vec::new());
+    let ours = defined(&vllm(8192, None), |_| Vec::new());
+    let has_series = |metric: &Metric| metric.series.as_ref().is_some_and(|series| !series.is_empty());
+    // Without a connector, nothing is told of one.
+    let ours: Vec<Metric> = ours
+        .into_iter()
+        .filter(|metric| has_series(metric) || !metric.name.starts_with("vllm:nixl_"))
+        .collect();
     assert_eq!(ours.len(), theirs.len());
     for (mut ours, theirs) in ours.into_iter().zip(theirs) {
         if theirs.name == "vllm:cache_config_info" {
@@ -76,12 +90,48 @@ fn vllm_defines_what_vllm_defines_with_all_series_at_zero() {
 }
 
 #[test]
+fn a_connector_has_what_nixl_s_has() {
+    let theirs: Vec<Metric> = golden_lines("vllm_nixl_metrics.jsonl");
+    let ours = defined(&vllm(8192, Some(Connector { tensor: 1 })), |_| Vec::new());
+    let ours: Vec<Metric> = ours.into_iter().filter(|metric| metric.name.starts_with("vllm:nixl_")).collect();
+    assert_eq!(ours, theirs);
+}
+
+/// What a transfer leaves behind (nixl/stats.py, 0.33.0): each of two accelerators has moved its half, in the same time. What
+/// fails and what expires has counters of its own.
+#[test]
+fn vllm_tells_of_transfers() {
+    let connector = Some(Connector { tensor: 2 });
+    let registry = vllm(4096, connector);
+    let mut metrics = VllmMetrics::new(registry.clone(), Choices::default(), "m", (0, connector));
+    let moved = Moved { took: Nanos(30_000_000), bytes: 8_388_608 };
+    metrics.kv_transfer(&KvTransfer::Read(moved));
+    metrics.kv_transfer(&KvTransfer::ReadFailed);
+    metrics.kv_transfer(&KvTransfer::Expired);
+    metrics.kv_transfer(&KvTransfer::Expired);
+    let text = registry.text();
+    for line in [
+        "vllm:nixl_xfer_time_seconds_bucket{engine=\"0\",le=\"0.025\",model_name=\"m\"} 0.0",
+        "vllm:nixl_xfer_time_seconds_bucket{engine=\"0\",le=\"0.05\",model_name=\"m\"} 2.0",
+        "vllm:nixl_xfer_time_seconds_sum{engine=\"0\",model_name=\"m\"} 0.06",
+        "vllm:nixl_bytes_transferred_count{engine=\"0\",model_name=\"m\"} 2.0",
+        "vllm:nixl_bytes_transferred_sum{engine=\"0\",model_name=\"m\"} 8.388608e+06",
+        "vllm:nixl_num_failed_transfers_total{engine=\"0\",model_name=\"m\"} 1.0",
+        "vllm:nixl_num_kv_expired_reqs_total{engine=\"0\",model_name=\"m\"} 2.0",
+        "vllm:nixl_post_time_seconds_count{engine=\"0\",model_name=\"m\"} 0.0",
+    ] {
+        assert!(text.lines().any(|other| other == line), "{line}: {text}");
+    }
+}
+
+#[test]
 fn sglang_defines_what_sglang_defines() {
     let theirs: Vec<Metric> = golden_lines("sglang_metrics.jsonl");
     let info = SglangInfo {
         model: "m".into(),
         engine_type: "unified",
         ranks: 1,
+        tensor: 1,
         page_size: 16,
         pages: 100,
         context_length: 8192,
@@ -90,7 +140,9 @@ fn sglang_defines_what_sglang_defines() {
         "Rank" => vec!["engine_type", "model_name", "moe_ep_rank", "pp_rank", "tp_rank"],
         _ => vec!["engine_type", "model_name"],
     };
-    let ours = defined(&sglang_registry(&info), labels);
+    let registry = sglang_registry(info.context_length);
+    add_sglang_engine(&registry, &info);
+    let ours = defined(&registry, labels);
     assert_eq!(ours.len(), theirs.len());
     for (mut ours, theirs) in ours.into_iter().zip(theirs) {
         ours.series = None;
@@ -102,11 +154,11 @@ fn sglang_defines_what_sglang_defines() {
 /// (llmd#615): counters end in `_total`. H16 (vllm#6337): times are in the buckets in which clients see them.
 #[test]
 fn h8_h9_h16_values_tell_what_happened() {
-    let registry = vllm_registry("m", 1, 4096, &cache());
+    let registry = vllm(4096, None);
     let shared = registry.clone();
     let mut observers = |rank| {
         let mut observers = Observers::default();
-        observers.push(Box::new(VllmMetrics::new(shared.clone(), Choices::default(), "m", (rank, false))));
+        observers.push(Box::new(VllmMetrics::new(shared.clone(), Choices::default(), "m", (rank, None))));
         observers
     };
     let options = WorkerOptions {
@@ -179,17 +231,25 @@ fn sglang_tells_of_hand_offs() {
         model: "m".into(),
         engine_type: "prefill",
         ranks: 1,
+        tensor: 2,
         page_size: 1,
         pages: 100,
         context_length: 4096,
     };
-    let registry = sglang_registry(&info);
+    let registry = sglang_registry(info.context_length);
+    add_sglang_engine(&registry, &info);
     let mut metrics = SglangMetrics::new(registry.clone(), &info, 0);
     let (worker, _) = common::worker(&deployment(FIXED, &[]), true);
     let asked = request(&worker, 10, 4);
-    let hand_offs =
-        HandOffQueues { bootstrapping: 1, sending: 2, preallocating: 3, receiving: 4, retracted: 5 };
-    let stats = RankStats { hand_offs, ..RankStats::default() };
+    let hand_offs = HandOffQueues {
+        bootstrapping: 1,
+        sending: 2,
+        preallocating: 3,
+        receiving: 4,
+        reserved_tokens: 25,
+        retracted: 5,
+    };
+    let stats = RankStats { hand_offs, usable_blocks: 100, ..RankStats::default() };
     metrics.submitted(asked.info(), Nanos::ZERO, &stats);
     let reason = EndReason::Finished(FinishReason::Error);
     let computed = RequestTimes { first_token: Some(Nanos(5)), ..RequestTimes::default() };
@@ -197,7 +257,22 @@ fn sglang_tells_of_hand_offs() {
     for times in [RequestTimes::default(), computed, room] {
         metrics.ended(&Ended { info: asked.info(), times: &times, reason, at: Nanos(9) }, &stats);
     }
+    // req_time_stats.py `compute_and_observe_kv_transfer_metrics`: 10 ms for 20 MiB, of which one of two accelerators has
+    // moved half: 10 / 1024 GiB in 0.01 s. To nobody, KV is not transferred.
+    metrics.kv_transfer(&KvTransfer::Sent(Nanos(10_000_000), Some(20 << 20)));
+    metrics.kv_transfer(&KvTransfer::Sent(Nanos(10_000_000), None));
+    metrics.kv_transfer(&KvTransfer::Reserved(Nanos(2_000_000)));
     let text = registry.text();
+    let stages: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("sglang:per_stage_req_latency_seconds_sum")).collect();
+    assert!(
+        stages.len() == 2
+            && stages[0].contains("prefill_transfer_kv_cache")
+            && stages[0].ends_with(" 0.02")
+            && stages[1].contains("decode_bootstrap")
+            && stages[1].ends_with(" 0.002"),
+        "{stages:?}"
+    );
     let value = |name: &str| {
         let line =
             text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
@@ -209,6 +284,11 @@ fn sglang_tells_of_hand_offs() {
         ("sglang:num_prefill_inflight_queue_reqs{", "2.0"),
         ("sglang:num_decode_prealloc_queue_reqs{", "3.0"),
         ("sglang:num_decode_transfer_queue_reqs{", "4.0"),
+        ("sglang:prealloc_full_token_usage{", "0.25"),
+        ("sglang:kv_transfer_latency_ms_sum{", "10.0"),
+        ("sglang:kv_transfer_latency_ms_count{", "1.0"),
+        ("sglang:kv_transfer_total_mb_sum{", "10.0"),
+        ("sglang:kv_transfer_speed_gb_s_sum{", "0.9765625"),
         ("sglang:num_bootstrap_failed_reqs_total{", "1.0"),
         ("sglang:num_transfer_failed_reqs_total{", "2.0"),
     ];

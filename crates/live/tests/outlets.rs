@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use windtunnel_live::http::{App, Dialect, ServerSettings, server};
 use windtunnel_live::kv_events::{self, KvEventsConfig};
-use windtunnel_live::outlets::{OutletSettings, Outlets, WorkerIdentity};
+use windtunnel_live::outlets::{OutletSettings, Outlets, Told, WorkerIdentity};
 use windtunnel_live::text::{Language, Reply, ReplySource};
 use windtunnel_live::{Worker, WorkerOptions};
 use zeromq::{Socket, SocketRecv, SubSocket};
@@ -33,9 +33,14 @@ async fn serve(yaml: &str, dialect: Dialect, settings: OutletSettings) -> Socket
     let deployment = deployment(yaml, &[]);
     let listener = server::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let address = listener.local_addr().expect("an address");
-    let identity =
-        WorkerIdentity { number: 0, host: "127.0.0.1".into(), port: address.port(), model: "m".into() };
-    let mut outlets = Outlets::open(&settings, &deployment, &identity).await.expect("sockets");
+    let identity = WorkerIdentity {
+        first_rank: 0,
+        told: Told::alone(1),
+        host: "127.0.0.1".into(),
+        port: address.port(),
+        model: "m".into(),
+    };
+    let mut outlets = Outlets::open(&settings, &deployment, &identity, None).await.expect("sockets");
     let kv_events = outlets.keeps_kv_events();
     let mut observers = |rank| outlets.take_observers(rank);
     let options = WorkerOptions {

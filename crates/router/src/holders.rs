@@ -92,8 +92,9 @@ impl Holders {
                 KvEvent::Stored { tier, .. } | KvEvent::Removed { tier, .. } if tier != Tier::Device => {}
                 KvEvent::Stored { blocks, .. } => runs(blocks, |run| self.add(rank, run)),
                 KvEvent::Removed { blocks, .. } => runs(blocks, |run| self.remove(rank, run)),
-                // An engine says so when it starts, and its cache is empty then.
-                KvEvent::Cleared => debug_assert_eq!(self.held(rank), 0),
+                // An engine says so also when it starts, and nothing is known of it then.
+                KvEvent::Cleared if self.held(rank) > 0 => self.clear(rank),
+                KvEvent::Cleared => {}
             }
         }
     }

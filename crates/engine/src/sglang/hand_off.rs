@@ -55,13 +55,14 @@ impl HandOffs {
         self.sending.len()
     }
 
-    /// How many there are in each queue.
-    pub(super) fn counts(&self) -> HandOffQueues {
+    /// How many there are in each queue; pages of so many tokens are reserved for KV on its way.
+    pub(super) fn counts(&self, reserved_tokens: u64) -> HandOffQueues {
         HandOffQueues {
             bootstrapping: self.bootstrapping.len(),
             sending: self.sending.len(),
             preallocating: self.preallocating.len(),
             receiving: self.receiving.len(),
+            reserved_tokens,
             retracted: self.retracted.len(),
         }
     }

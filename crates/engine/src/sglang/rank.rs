@@ -430,7 +430,7 @@ impl Rank {
             peak_used_blocks: pages(self.radix.peak_used()),
             cached_blocks: pages(self.radix.evictable() + self.radix.protected()),
             evictions: self.radix.evicted_tokens() / page,
-            hand_offs: self.hand_offs.counts(),
+            hand_offs: self.hand_offs.counts(self.tokens_to_receive()),
             host_blocks: pages(host_total),
             host_used_blocks: pages(host_total - host_free),
             ..self.stats

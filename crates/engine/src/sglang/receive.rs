@@ -198,6 +198,17 @@ impl Rank {
         KvLoad { slot: Slot(slot), hit_tokens, known_tokens: prompt, tokens, blocks, after: 0 }
     }
 
+    /// Tokens of the pages that requests have whose KV is on its way, but for what the tree holds
+    /// (managers/scheduler_components/pool_stats_observer.py `kv_private_tokens`).
+    pub(super) fn tokens_to_receive(&self) -> u64 {
+        let page = self.config.page_size;
+        let held = self.hand_offs.receiving.iter().map(|&slot| {
+            let s = &self.sequences[slot as usize];
+            u64::from(s.committed.next_multiple_of(page) - s.protected_len)
+        });
+        held.sum()
+    }
+
     /// Lets those wait for a seat whose KV has come (`pop_transferred`).
     fn take_received(&mut self) {
         if self.hand_offs.unheard == 0 {

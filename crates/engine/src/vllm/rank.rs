@@ -310,6 +310,7 @@ impl Rank {
         RankStats {
             running: self.running.len(),
             waiting: self.waiting.len() + self.holding.len(),
+            deferred: self.deferred,
             used_blocks: self.pool.used(),
             peak_used_blocks: self.pool.peak_used(),
             cached_blocks: self.pool.cached(),

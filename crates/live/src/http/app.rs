@@ -11,7 +11,7 @@ use crate::outlets::Outlets;
 use crate::text::{ChatTemplate, Language, Replays, Reply, Tokenizer};
 use crate::worker::Worker;
 use axum::http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -70,7 +70,7 @@ pub struct App {
     /// Its metrics, if it serves them.
     pub metrics: Option<Registry>,
     /// Where its ranks publish KV events, by rank.
-    pub kv_event_sources: Value,
+    pub kv_event_sources: Map<String, Value>,
     /// Its part in transfers of KV, if it takes one.
     pub transfers: Option<Arc<Transfers>>,
     /// The workers that compute prompts, if its own only decode.
@@ -126,7 +126,7 @@ impl App {
             template: language.template,
             reply,
             metrics: None,
-            kv_event_sources: json!({}),
+            kv_event_sources: Map::new(),
             transfers: None,
             behind: None,
             started: unix_seconds(),
@@ -138,8 +138,8 @@ impl App {
 
     /// The same, telling what its outlets tell.
     pub fn with_outlets(mut self, outlets: &Outlets) -> App {
-        self.metrics = outlets.serves_metrics().then(|| outlets.registry.clone());
-        self.kv_event_sources = outlets.kv_event_sources.clone();
+        self.metrics = outlets.serves_metrics().then(|| outlets.shown.registry.clone());
+        self.kv_event_sources = outlets.shown.kv_event_sources.clone();
         self
     }
 

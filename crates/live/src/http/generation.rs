@@ -7,6 +7,7 @@ use super::bootstrap;
 use super::disaggregated;
 use super::error::{ApiError, Dialect};
 use super::openai::ToolCall;
+use super::relay::Unread;
 use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Remote;
 use crate::observer::{EndReason, RequestInfo, RequestTimes};
@@ -107,6 +108,8 @@ pub struct Generation {
     per_prompt: u32,
     /// What goes on as long as it does.
     beside: Option<tokio::task::JoinHandle<Result<(), ApiError>>>,
+    /// What was computed for it before.
+    behind: Option<Unread>,
 }
 
 impl Drop for Generation {
@@ -137,11 +140,26 @@ impl Generation {
     /// # Errors
     /// What the engine refuses, of any choice.
     pub async fn start(app: &Arc<App>, ask: Ask) -> Result<Generation, ApiError> {
+        let generation = Generation::begin(app, ask)?;
+        generation.wait_for_first().await?;
+        Ok(generation)
+    }
+
+    /// The same without waiting: [`next`](Self::next) has what is refused later.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), at once.
+    pub fn begin(app: &Arc<App>, ask: Ask) -> Result<Generation, ApiError> {
         app.check_open()?;
         app.load.fetch_add(1, Ordering::Relaxed);
-        let news = Arc::new(Notify::new());
-        let mut generation =
-            Generation { app: app.clone(), choices: Vec::new(), news, per_prompt: ask.choices, beside: None };
+        let mut generation = Generation {
+            app: app.clone(),
+            choices: Vec::new(),
+            news: Arc::new(Notify::new()),
+            per_prompt: ask.choices,
+            beside: None,
+            behind: None,
+        };
         for (at, PromptTokens { tokens, echo }) in ask.prompts.iter().enumerate() {
             let prompt: Arc<[u32]> = tokens.as_slice().into();
             for choice in 0..ask.choices {
@@ -149,7 +167,6 @@ impl Generation {
                 generation.add(&ask, &prompt, echo, (index, choice))?;
             }
         }
-        generation.wait_for_first().await?;
         Ok(generation)
     }
 
@@ -168,6 +185,26 @@ impl Generation {
     pub fn beside(mut self, task: tokio::task::JoinHandle<Result<(), ApiError>>) -> Generation {
         self.beside = Some(task);
         self
+    }
+
+    /// The same, holding what was computed for it before.
+    pub(super) fn behind(mut self, unread: Unread) -> Generation {
+        self.behind = Some(unread);
+        self
+    }
+
+    /// Ends what is unfinished, as if its client had gone.
+    pub(super) fn cancel(&self) {
+        self.choices
+            .iter()
+            .for_each(|choice| self.app.worker.cancel(choice.handle.place(), choice.info().id));
+    }
+
+    /// Waits until all its choices have ended, however.
+    pub(super) async fn ended(&self) {
+        while self.choices.iter().any(|choice| choice.handle.stream().progress().verdict.is_none()) {
+            self.news.notified().await;
+        }
     }
 
     fn add(
@@ -239,7 +276,7 @@ impl Generation {
         Ok(())
     }
 
-    async fn wait_for_first(&self) -> Result<(), ApiError> {
+    pub(super) async fn wait_for_first(&self) -> Result<(), ApiError> {
         loop {
             let mut begun = false;
             for choice in &self.choices {

@@ -35,7 +35,7 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// `GET /kv_event_sources`: where which rank publishes its KV events (vLLM).
 pub async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
-    json_response(StatusCode::OK, &app.kv_event_sources)
+    json_response(StatusCode::OK, &json!(app.kv_event_sources))
 }
 
 /// `GET /load`.

@@ -7,7 +7,7 @@ use super::app::App;
 use super::error::ApiError;
 use super::generation::{Ask, Choice, Generation};
 use super::kv_transfer::held_at;
-use crate::kv_transfer::{Remote, Room, RoomSettings, Way, reachable};
+use crate::kv_transfer::{Remote, Room, RoomSettings, Transfers, Way, reachable};
 use std::sync::Arc;
 
 /// The prefill workers behind a server whose own workers decode.
@@ -48,13 +48,9 @@ impl Behind {
         prompt.remotes = vec![Remote::Hold; choices];
         // Before the prompt is computed for nothing.
         Generation::check(app, &ask)?;
-        let mut computed = Generation::start(&self.prefill, prompt).await?;
-        computed.finish().await?;
-        let remote = |choice: &Choice| {
-            held_at(&self.prefill, choice).map_or(Remote::None, |held| Remote::Pull(Arc::new(held)))
-        };
-        let remotes = computed.choices().iter().map(remote).collect();
-        Generation::start(app, Ask { remotes, ..ask }).await
+        let remotes = Computing(Some(Generation::begin(&self.prefill, prompt)?)).finish().await?;
+        let unread = Unread::new(&self.prefill, &remotes);
+        Ok(Generation::start(app, Ask { remotes, ..ask }).await?.behind(unread))
     }
 
     async fn both_at_once(
@@ -87,5 +83,66 @@ impl Behind {
             // The first token may be there before the prefill worker has heard that its KV was read.
             begun = &mut decode => Ok(begun?.beside(tokio::spawn(prompt))),
         }
+    }
+}
+
+/// A prompt on its way through the prefill workers. If its client goes meanwhile, nothing is held.
+struct Computing(Option<Generation>);
+
+impl Computing {
+    /// Waits until it is computed; where its KV is then, for each choice.
+    async fn finish(mut self) -> Result<Vec<Remote>, ApiError> {
+        let Some(computing) = &mut self.0 else { return Ok(Vec::new()) };
+        computing.wait_for_first().await?;
+        computing.finish().await?;
+        let remotes = remotes(computing);
+        self.0 = None;
+        Ok(remotes)
+    }
+}
+
+impl Drop for Computing {
+    fn drop(&mut self) {
+        let Some(computing) = self.0.take() else { return };
+        let Some(transfers) = computing.app().transfers.clone() else { return };
+        // Some choice may be computed before it can be ended.
+        let runtime = transfers.runtime().clone();
+        runtime.spawn(async move {
+            computing.cancel();
+            computing.ended().await;
+            drop(Unread::new(computing.app(), &remotes(&computing)));
+        });
+    }
+}
+
+/// Where the KV of each choice is held.
+fn remotes(computed: &Generation) -> Vec<Remote> {
+    let remote = |choice: &Choice| {
+        held_at(computed.app(), choice).map_or(Remote::None, |held| Remote::Pull(Arc::new(held)))
+    };
+    computed.choices().iter().map(remote).collect()
+}
+
+/// What prefill workers hold for a request. When it is dropped, they let go of what nobody has asked for: the client has
+/// gone before, or no decode worker takes it.
+pub(super) struct Unread {
+    transfers: Option<Arc<Transfers>>,
+    request_ids: Vec<String>,
+}
+
+impl Unread {
+    fn new(prefill: &App, remotes: &[Remote]) -> Unread {
+        let pulled = remotes.iter().filter_map(|remote| match remote {
+            Remote::Pull(held) => Some(held.request_id.clone()),
+            Remote::None | Remote::Hold | Remote::Meet(_) => None,
+        });
+        Unread { transfers: prefill.transfers.clone(), request_ids: pulled.collect() }
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let Some(transfers) = &self.transfers else { return };
+        self.request_ids.iter().for_each(|request_id| transfers.let_go(request_id));
     }
 }

@@ -419,7 +419,7 @@ pub async fn flush_cache(State(app): State<Arc<App>>) -> Response<Body> {
 /// Where subscribers find the KV events of all ranks (srt/runtime_context.py `describe_kv_events_publisher`, 0.5.23):
 /// the address of the first, and the ports of the others behind it.
 fn kv_events(app: &App, page_size: u32) -> Value {
-    let first = &app.kv_event_sources["0"];
+    let Some(first) = app.kv_event_sources.get("0") else { return Value::Null };
     let parts = |key: &str| {
         let endpoint = Endpoint::parse(first[key].as_str()?).ok()?;
         (endpoint.port != 0).then_some(endpoint)
@@ -431,7 +431,7 @@ fn kv_events(app: &App, page_size: u32) -> Value {
         "endpoint_port_base": endpoint.port,
         "topic": first["topic"],
         "block_size": page_size,
-        "dp_size": app.worker.ranks(),
+        "dp_size": app.kv_event_sources.len(),
     });
     if let Some(replay) = parts("replay_endpoint") {
         described["replay_endpoint_port_base"] = replay.port.into();

@@ -1,25 +1,33 @@
 //! The side that reads: one request's claim on what a prefill worker holds, from its arrival to the end of its load.
 
+use super::links::{Load, Timing};
 use super::wire::{ANSWER, Answered, Asked, Lines};
-use super::{Back, RemoteKv, resolve};
+use super::{Back, Loaded, Moved, RemoteKv, resolve};
 use std::io;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
-use windtunnel_config::KvTransfer;
 use windtunnel_engine::Nanos;
 
 /// What the rank says of the request. Where it says no more, the request has ended, or is no longer waited for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
-    /// Its load starts, of so many tokens.
-    Start { at: Nanos, tokens: u32, law: KvTransfer },
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    /// Its load starts now,
+    pub(super) at: Nanos,
+    /// of so many tokens,
+    pub(super) tokens: u32,
+    /// which are so many bytes, as far as that is known,
+    pub(super) bytes: u64,
+    /// and takes its time.
+    pub(super) timing: Timing,
 }
 
 /// A claim that was granted.
 struct Granted {
     lines: Lines,
-    /// How long the computation took.
+    /// The worker that computed it, among those of its process,
+    worker: u32,
+    /// and how long that took.
     computed_for: Nanos,
 }
 
@@ -52,8 +60,8 @@ pub(super) async fn run(remote: Arc<RemoteKv>, mut steps: UnboundedReceiver<Step
         Err(_) => steps.recv().await,
     };
     match (step, granted) {
-        (Some(Step::Start { at, tokens, law }), Ok(claim)) => load(claim, &back, (at, tokens, law)).await,
-        (Some(Step::Start { .. }), Err(error)) => fail(&remote, &back, &error.to_string()),
+        (Some(step), Ok(claim)) => load(claim, &back, step).await,
+        (Some(_), Err(error)) => fail(&remote, &back, &error.to_string()),
         (None, Ok(mut claim)) => claim.release().await,
         (None, Err(_)) => {}
     }
@@ -65,31 +73,30 @@ async fn claim(remote: &RemoteKv) -> io::Result<Granted> {
     let (engine_id, request_id) = (remote.engine_id.clone(), remote.request_id.clone());
     lines.say(&Asked::Claim { engine_id, request_id }).await?;
     match lines.hear().await? {
-        Some(Answered::Held { computed_for, .. }) => Ok(Granted { lines, computed_for: Nanos(computed_for) }),
+        Some(Answered::Held { worker, computed_for, .. }) => {
+            Ok(Granted { lines, worker, computed_for: Nanos(computed_for) })
+        }
         Some(Answered::Refused { reason }) => Err(io::Error::other(reason)),
         None => Err(io::Error::other("the prefill worker is gone")),
     }
 }
 
 /// The transfer: it takes its time, and fails when the other side goes meanwhile.
-async fn load(mut claim: Granted, back: &Back, (at, tokens, law): (Nanos, u32, KvTransfer)) {
-    let end = at + law.alone(tokens, claim.computed_for);
-    loop {
-        let wait = back.clock.until(end);
-        if wait.is_zero() {
-            break;
-        }
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = claim.lost() => return back.load_ended(back.clock.now(), false, None),
-        }
-    }
-    back.load_ended(end, true, None);
+async fn load(mut claim: Granted, back: &Back, step: Step) {
+    let Step { at, tokens, bytes, timing } = step;
+    let load = Load { tokens, from: claim.worker as usize, computed_for: claim.computed_for };
+    let end = tokio::select! {
+        biased;
+        end = timing.over(load, at, back.clock) => end,
+        () = claim.lost() => return back.load_failed(),
+    };
+    let moved = Some(Moved { took: end.since(at), bytes });
+    back.loaded(end, Loaded { moved, cached_tokens: None });
     claim.release().await;
 }
 
 fn fail(remote: &RemoteKv, back: &Back, reason: &str) {
     // The request's client is told that its KV did not come; why that is, the operator wants to know.
     eprintln!("warning: KV of {}:{} is not to be had: {reason}", remote.host, remote.port);
-    back.load_ended(back.clock.now(), false, None);
+    back.load_failed();
 }

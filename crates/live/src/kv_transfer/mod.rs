@@ -3,15 +3,17 @@
 //! The engine cores decide what is held and when a load starts; here is who tells whom, over TCP, so that workers may
 //! be processes of their own. `source` is the side that is read from, `claim` the side that reads, `wire` what they say
 //! to each other, `config` what vLLM's flag says; in `rooms` both sides meet, as SGLang's do. No KV is sent: a transfer is
-//! as long as its law says.
+//! as long as its law says, or where all workers are in one process, as the `links` that they share let it be.
 
 mod claim;
 mod config;
+mod links;
 mod rooms;
 mod source;
 mod wire;
 
 pub use config::KvTransferConfig;
+pub use links::SharedLinks;
 pub use rooms::{FAKE_BOOTSTRAP_HOST, Room, RoomSettings};
 
 use crate::clock::WallClock;
@@ -19,6 +21,7 @@ use crate::drive::Command;
 use crate::error::LiveError;
 use crate::observer::RequestTimes;
 use claim::Step;
+use links::Timing;
 use rooms::Rooms;
 use source::{Held, Source};
 use std::collections::HashMap;
@@ -175,6 +178,35 @@ pub(crate) enum KvMove {
     Held { id: RequestId, name: String, computed: Computed, times: RequestTimes },
 }
 
+/// A transfer that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// How long it took.
+    pub took: Nanos,
+    /// How much was moved; 0 where the size of a token's KV is not known.
+    pub bytes: u64,
+}
+
+/// A load that has succeeded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Loaded {
+    /// Its transfer, if there was one.
+    pub(crate) moved: Option<Moved>,
+    /// How much of the prompt was cached where it was computed, if that is known.
+    pub(crate) cached_tokens: Option<u32>,
+}
+
+/// Why blocks no longer have to be held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Let {
+    /// They were read, and so many bytes moved, where that is told.
+    Read { bytes: Option<u64> },
+    /// Nobody has asked for them in time.
+    Expired,
+    /// Nobody will read them.
+    Unread,
+}
+
 /// What the side that goes on has to know of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Computed {
@@ -191,18 +223,23 @@ pub struct Transfers {
     settings: TransferSettings,
     source: Source,
     rooms: Rooms,
+    links: Option<SharedLinks>,
     runtime: Handle,
 }
 
 impl Transfers {
-    /// Opens the sockets of a worker that others read from. To be called on the runtime that is to serve them.
+    /// Opens the sockets of a worker that others read from. Its transfers share `links` with others, if it has any. To
+    /// be called on the runtime that is to serve them.
     ///
     /// # Errors
-    /// A socket that cannot be had, and links whose sharing takes more than one process to know.
-    pub async fn open(mut settings: TransferSettings) -> Result<Arc<Transfers>, LiveError> {
-        if matches!(settings.law.sharing, LinkSharing::FairShare { .. }) {
-            let message = "engine.kv_transfer.links: got \"fair_share\"; live workers do not know of each other's \
-                           transfers, allowed is per_request";
+    /// A socket that cannot be had, and interfaces that transfers share without links.
+    pub async fn open(
+        mut settings: TransferSettings,
+        links: Option<SharedLinks>,
+    ) -> Result<Arc<Transfers>, LiveError> {
+        if matches!(settings.law.sharing, LinkSharing::FairShare { .. }) && links.is_none() {
+            let message = "engine.kv_transfer.links: got \"fair_share\"; a mocker's workers do not know of each \
+                           other's transfers, allowed is per_request (serve has fair_share as well)";
             return Err(LiveError::Settings(message.into()));
         }
         let produces = settings.role.produces();
@@ -223,12 +260,22 @@ impl Transfers {
                 (Source::new(String::new()), rooms)
             }
         };
-        Ok(Arc::new(Transfers { settings, source, rooms, runtime: Handle::current() }))
+        Ok(Arc::new(Transfers { settings, source, rooms, links, runtime: Handle::current() }))
     }
 
     /// As given, with the ports that the sockets got.
     pub fn settings(&self) -> &TransferSettings {
         &self.settings
+    }
+
+    /// Nobody will read what is held for a request of this worker, unless somebody reads it already.
+    pub(crate) fn let_go(&self, request_id: &str) {
+        self.source.let_go(request_id);
+    }
+
+    /// What runs beside its requests.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// What its others call a request of this worker.
@@ -243,6 +290,8 @@ impl Transfers {
 struct Back {
     commands: Weak<Sender<Command>>,
     clock: WallClock,
+    /// The worker, as its process counts those of its role.
+    worker: u32,
     lane: usize,
     id: RequestId,
 }
@@ -255,14 +304,16 @@ impl Back {
         }
     }
 
-    /// A load has ended; whoever computed the prompt may have said how much of it was cached there.
-    fn load_ended(&self, at: Nanos, succeeded: bool, cached_tokens: Option<u32>) {
-        let (lane, id) = (self.lane, self.id);
-        self.tell(Command::LoadEnded { lane, id, succeeded, cached_tokens, at });
+    fn loaded(&self, at: Nanos, loaded: Loaded) {
+        self.tell(Command::LoadEnded { lane: self.lane, id: self.id, loaded: Some(loaded), at });
     }
 
-    fn send_ended(&self) {
-        self.tell(Command::SendEnded { lane: self.lane, id: self.id, at: self.clock.now() });
+    fn load_failed(&self) {
+        self.tell(Command::LoadEnded { lane: self.lane, id: self.id, loaded: None, at: self.clock.now() });
+    }
+
+    fn let_go(&self, why: Let) {
+        self.tell(Command::SendEnded { lane: self.lane, id: self.id, why, at: self.clock.now() });
     }
 
     /// The other side has made room.
@@ -287,6 +338,7 @@ pub(crate) struct Mover {
     transfers: Arc<Transfers>,
     commands: Weak<Sender<Command>>,
     clock: WallClock,
+    worker: u32,
     /// Requests that wait for their KV: until its load has started, or where both sides meet, ended.
     claims: HashMap<RequestId, UnboundedSender<Step>>,
     /// Requests whose KV others want, or will.
@@ -294,15 +346,32 @@ pub(crate) struct Mover {
 }
 
 impl Mover {
-    pub(crate) fn new(transfers: Arc<Transfers>, commands: &Arc<Sender<Command>>, clock: WallClock) -> Mover {
+    pub(crate) fn new(
+        transfers: Arc<Transfers>,
+        commands: &Arc<Sender<Command>>,
+        clock: WallClock,
+        worker: u32,
+    ) -> Mover {
         let commands = Arc::downgrade(commands);
-        Mover { transfers, commands, clock, claims: HashMap::new(), asked: HashMap::new() }
+        Mover { transfers, commands, clock, worker, claims: HashMap::new(), asked: HashMap::new() }
+    }
+
+    /// How long transfers to this worker take.
+    fn timing(&self) -> Timing {
+        let Transfers { settings, links, .. } = &*self.transfers;
+        match links {
+            _ if settings.no_delay => Timing::Alone(KvTransfer::default()),
+            Some(links) => Timing::Shared(links.clone(), self.worker as usize),
+            None => Timing::Alone(settings.law),
+        }
     }
 
     /// Lets a move of a rank happen.
     pub(crate) fn carry_out(&mut self, lane: usize, step: KvMove) {
-        let back = |id| Back { commands: self.commands.clone(), clock: self.clock, lane, id };
-        let Transfers { settings, source, rooms, runtime } = &*self.transfers;
+        let (clock, worker) = (self.clock, self.worker);
+        let back = |id| Back { commands: self.commands.clone(), clock, worker, lane, id };
+        let timing = self.timing();
+        let Transfers { settings, source, rooms, runtime, .. } = &*self.transfers;
         match step {
             KvMove::Awaited { id, remote } => {
                 let (sender, steps) = unbounded_channel();
@@ -322,9 +391,9 @@ impl Mover {
                     ChargedTokens::FullPrompt => load.known_tokens,
                     ChargedTokens::DestinationMissing => load.blocks * settings.block_size,
                 };
-                let law = if settings.no_delay { KvTransfer::default() } else { settings.law };
+                let bytes = u64::from(tokens) * settings.law.bytes_per_token;
                 // A claim waits for this.
-                let _ = claim.send(Step::Start { at, tokens, law });
+                let _ = claim.send(Step { at, tokens, bytes, timing });
             }
             KvMove::Asked { id, room } => {
                 if let Way::Rooms(of) = &settings.way {

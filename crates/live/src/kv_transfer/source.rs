@@ -1,7 +1,7 @@
 //! The side that is read from: which requests' blocks are held, who has claimed them, and until when.
 
 use super::wire::{ANSWER, Answered, Asked, Lines};
-use super::{Back, Computed, refused, resolve};
+use super::{Back, Computed, Let, refused, resolve};
 use crate::error::LiveError;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -84,9 +84,19 @@ impl Source {
             if wait.is_zero() {
                 let entry = entries.remove(&name);
                 drop(entries);
-                entry.inspect(|entry| entry.held.back.send_ended());
+                entry.inspect(|entry| entry.held.back.let_go(Let::Expired));
                 return;
             }
+        }
+    }
+
+    /// Nobody will read what is held, if nobody has claimed it.
+    pub(super) fn let_go(&self, name: &str) {
+        let mut entries = self.entries();
+        if entries.get(name).is_some_and(|entry| entry.expiry.is_some()) {
+            let entry = entries.remove(name);
+            drop(entries);
+            entry.inspect(|entry| entry.held.back.let_go(Let::Unread));
         }
     }
 
@@ -99,8 +109,8 @@ impl Source {
             return;
         };
         let answer = match self.claim(&engine_id, &request_id) {
-            Ok(Computed { prompt_tokens, computed_for, .. }) => {
-                Answered::Held { prompt_tokens, computed_for: computed_for.0 }
+            Ok((worker, Computed { prompt_tokens, computed_for, .. })) => {
+                Answered::Held { worker, prompt_tokens, computed_for: computed_for.0 }
             }
             Err(reason) => {
                 let _ = lines.say(&Answered::Refused { reason }).await;
@@ -114,7 +124,7 @@ impl Source {
         self.end_claim(&request_id, released);
     }
 
-    fn claim(&self, engine_id: &str, request_id: &str) -> Result<Computed, String> {
+    fn claim(&self, engine_id: &str, request_id: &str) -> Result<(u32, Computed), String> {
         if engine_id != &*self.engine_id {
             return Err(format!("this is engine {}, not {engine_id}", self.engine_id));
         }
@@ -123,7 +133,7 @@ impl Source {
         if entry.expiry.take().is_none() {
             return Err("somebody else reads it".into());
         }
-        Ok(entry.held.computed)
+        Ok((entry.held.back.worker, entry.held.computed))
     }
 
     fn end_claim(&self, request_id: &str, released: bool) {
@@ -131,7 +141,7 @@ impl Source {
         if released {
             let entry = entries.remove(request_id);
             drop(entries);
-            entry.inspect(|entry| entry.held.back.send_ended());
+            entry.inspect(|entry| entry.held.back.let_go(Let::Read { bytes: None }));
         } else if let Some(entry) = entries.get_mut(request_id) {
             entry.expiry = Some(Instant::now() + entry.lease);
         }

@@ -26,8 +26,8 @@ pub(super) enum Asked {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answered {
-    /// The blocks are held, and how long their computation took, in nanoseconds.
-    Held { prompt_tokens: u32, computed_for: u64 },
+    /// The blocks are held, by which worker of its process, and how long their computation took, in nanoseconds.
+    Held { worker: u32, prompt_tokens: u32, computed_for: u64 },
     /// They are not.
     Refused { reason: String },
 }

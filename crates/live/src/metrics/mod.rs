@@ -9,6 +9,8 @@ mod trtllm;
 mod vllm;
 
 pub use registry::{CONTENT_TYPE, Definition, Group, Kind, Labels, Listed, Registry, Style};
-pub use sglang::{SglangInfo, SglangMetrics, registry as sglang_registry};
-pub use trtllm::{TrtllmInfo, TrtllmMetrics, registry as trtllm_registry};
-pub use vllm::{CacheInfo, Choices, VllmMetrics, registry as vllm_registry};
+pub use sglang::{SglangInfo, SglangMetrics, add_engine as add_sglang_engine, registry as sglang_registry};
+pub use trtllm::{TrtllmInfo, TrtllmMetrics, add_worker as add_trtllm_worker, registry as trtllm_registry};
+pub use vllm::{
+    CacheInfo, Choices, Connector, VllmMetrics, add_engines as add_vllm_engines, registry as vllm_registry,
+};

@@ -44,6 +44,8 @@ pub struct Definition {
 pub enum Group {
     /// One series for each rank.
     Rank,
+    /// The same of ranks that take part in transfers of KV.
+    Connector,
     /// One series for each worker.
     Worker,
     /// None beside the metric's own.

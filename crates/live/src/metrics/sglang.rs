@@ -4,7 +4,7 @@
 
 use super::registry::{Group, Registry, Style};
 use super::sglang_set::DEFINITIONS;
-use crate::observer::{EndReason, Ended, FirstToken, PassObserver, PassReport, RequestInfo};
+use crate::observer::{EndReason, Ended, FirstToken, KvTransfer, PassObserver, PassReport, RequestInfo};
 use std::sync::Arc;
 use windtunnel_engine::{FinishReason, Nanos, RankStats};
 
@@ -17,6 +17,8 @@ pub struct SglangInfo {
     pub engine_type: &'static str,
     /// Data-parallel ranks.
     pub ranks: u32,
+    /// Accelerators of a rank.
+    pub tensor: u32,
     /// Tokens per page.
     pub page_size: u32,
     /// Pages of a rank.
@@ -41,9 +43,13 @@ impl SglangInfo {
     }
 }
 
-/// The metrics of a worker, all at zero.
-pub fn registry(info: &SglangInfo) -> Registry {
-    let registry = Registry::new(DEFINITIONS, Style::ManyProcesses, info.context_length);
+/// The metrics, without series.
+pub fn registry(context_length: u32) -> Registry {
+    Registry::new(DEFINITIONS, Style::ManyProcesses, context_length)
+}
+
+/// The series of a worker, all at zero.
+pub fn add_engine(registry: &Registry, info: &SglangInfo) {
     for rank in 0..info.ranks {
         let rank = rank.to_string();
         let labels = info.rank_labels(&rank);
@@ -57,7 +63,6 @@ pub fn registry(info: &SglangInfo) -> Registry {
         values.set("sglang:kv_available_tokens", &labels, tokens);
     }
     registry.add_series(Group::Worker, &info.labels());
-    registry
 }
 
 /// Fills the metrics of one rank.
@@ -100,6 +105,8 @@ impl SglangMetrics {
         ] {
             values.set(queue, &labels, requests as f64);
         }
+        let reserved = queues.reserved_tokens as f64 / total;
+        values.set("sglang:prealloc_full_token_usage", &labels, reserved);
         let retracted = stats.preemptions - self.last.preemptions.min(stats.preemptions);
         values.set("sglang:num_retracted_reqs", &labels, retracted as f64);
         values.add("sglang:num_retracted_requests", &labels, retracted as f64);
@@ -189,6 +196,32 @@ impl PassObserver for SglangMetrics {
 
     fn handed_over(&mut self, first: &FirstToken<'_>, at: Nanos) {
         self.first_token(first, at);
+    }
+
+    fn kv_transfer(&mut self, transfer: &KvTransfer) {
+        let labels = self.info.rank_labels(&self.rank);
+        let mut values = self.registry.lock();
+        let mut stage = |name, took: Nanos| {
+            let mut labels = labels.clone();
+            labels.push(("stage", name));
+            values.observe("sglang:per_stage_req_latency_seconds", &labels, took.as_seconds(), 1);
+        };
+        match *transfer {
+            KvTransfer::Reserved(waited) => stage("decode_bootstrap", waited),
+            KvTransfer::Sent(took, bytes) => {
+                stage("prefill_transfer_kv_cache", took);
+                let Some(bytes) = bytes.filter(|_| took > Nanos::ZERO) else { return };
+                values.observe("sglang:kv_transfer_latency_ms", &labels, took.as_ms(), 1);
+                if bytes > 0 {
+                    // What one accelerator sends.
+                    let megabytes = bytes as f64 / f64::from(self.info.tensor.max(1)) / f64::from(1 << 20);
+                    values.observe("sglang:kv_transfer_total_mb", &labels, megabytes, 1);
+                    let speed = megabytes / 1024.0 / took.as_seconds();
+                    values.observe("sglang:kv_transfer_speed_gb_s", &labels, speed, 1);
+                }
+            }
+            KvTransfer::Read(_) | KvTransfer::ReadFailed | KvTransfer::Expired => {}
+        }
     }
 
     fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {

@@ -77,6 +77,8 @@ const DEFINITIONS: &[Definition] = &[
 pub struct TrtllmInfo {
     /// Name of the model.
     pub model: String,
+    /// Its number, where one server tells of several workers: the engine's own never does, and has no such label.
+    pub worker: Option<u32>,
     /// Tokens per block.
     pub tokens_per_block: u32,
     /// KV blocks.
@@ -85,41 +87,63 @@ pub struct TrtllmInfo {
     pub max_num_active_requests: u32,
 }
 
-impl TrtllmInfo {
-    fn labels(&self) -> [(&'static str, &str); 2] {
-        [("model_name", &self.model), ("engine_type", "trtllm")]
+/// The labels of a worker's series.
+#[derive(Clone, Debug)]
+struct WorkerLabels {
+    model: String,
+    worker: Option<String>,
+}
+
+impl WorkerLabels {
+    fn of(info: &TrtllmInfo) -> WorkerLabels {
+        WorkerLabels { model: info.model.clone(), worker: info.worker.map(|number| number.to_string()) }
+    }
+
+    fn labels(&self) -> Vec<(&'static str, &str)> {
+        let mut labels = vec![("model_name", &*self.model), ("engine_type", "trtllm")];
+        labels.extend(self.worker.iter().map(|number| ("worker", &**number)));
+        labels
     }
 }
 
-/// The metrics of a worker, all at zero.
-pub fn registry(info: &TrtllmInfo) -> Registry {
-    let registry = Registry::new(DEFINITIONS, Style::OneProcess, 1);
-    let labels = info.labels();
+/// The metrics, without series.
+pub fn registry() -> Registry {
+    Registry::new(DEFINITIONS, Style::OneProcess, 1)
+}
+
+/// The series of a worker, all at zero.
+pub fn add_worker(registry: &Registry, info: &TrtllmInfo) {
+    let labels = WorkerLabels::of(info);
+    let labels = labels.labels();
     registry.add_series(Group::Worker, &labels);
     let mut values = registry.lock();
     values.set("trtllm_kv_cache_tokens_per_block", &labels, f64::from(info.tokens_per_block));
     values.set("trtllm_kv_cache_max_blocks", &labels, f64::from(info.blocks));
     values.set("trtllm_kv_cache_free_blocks", &labels, f64::from(info.blocks));
     values.set("trtllm_max_num_active_requests", &labels, f64::from(info.max_num_active_requests));
-    drop(values);
-    registry
 }
 
 /// Fills the metrics of a worker of one rank.
 pub struct TrtllmMetrics {
     registry: Registry,
-    info: TrtllmInfo,
+    labels: WorkerLabels,
+    tokens_per_block: u64,
     last: RankStats,
 }
 
 impl TrtllmMetrics {
     /// For the rank of a worker.
     pub fn new(registry: Registry, info: &TrtllmInfo) -> TrtllmMetrics {
-        TrtllmMetrics { registry, info: info.clone(), last: RankStats::default() }
+        TrtllmMetrics {
+            registry,
+            labels: WorkerLabels::of(info),
+            tokens_per_block: u64::from(info.tokens_per_block.max(1)),
+            last: RankStats::default(),
+        }
     }
 
     fn stats(&mut self, stats: &RankStats) {
-        let labels = self.info.labels();
+        let labels = self.labels.labels();
         let mut values = self.registry.lock();
         values.set("trtllm_num_requests_running", &labels, stats.running as f64);
         values.set("trtllm_num_requests_waiting", &labels, stats.waiting as f64);
@@ -131,7 +155,7 @@ impl TrtllmMetrics {
             let rate = stats.prefix_hits as f64 / stats.prefix_queries as f64;
             values.set("trtllm_kv_cache_hit_rate", &labels, rate);
         }
-        let block = u64::from(self.info.tokens_per_block.max(1));
+        let block = self.tokens_per_block;
         let grown = |now: u64, before: u64| now - before.min(now);
         let hits = grown(stats.prefix_hits, self.last.prefix_hits) / block;
         let looked_up = grown(stats.prefix_queries, self.last.prefix_queries).div_ceil(block);
@@ -142,7 +166,7 @@ impl TrtllmMetrics {
     }
 
     fn end(&self, ended: &Ended<'_>) {
-        let labels = self.info.labels();
+        let labels = self.labels.labels();
         let (info, times) = (ended.info, ended.times);
         let reason = match ended.reason {
             EndReason::Finished(FinishReason::Length) => "length",
@@ -150,7 +174,9 @@ impl TrtllmMetrics {
             _ => "cancelled",
         };
         let mut values = self.registry.lock();
-        values.add("trtllm_request_success", &[labels[0], labels[1], ("finished_reason", reason)], 1.0);
+        let mut by_reason = labels.clone();
+        by_reason.push(("finished_reason", reason));
+        values.add("trtllm_request_success", &by_reason, 1.0);
         values.add("trtllm_num_requests_completed", &labels, 1.0);
         values.add("trtllm_prompt_tokens", &labels, info.prompt.len() as f64);
         values.add("trtllm_generation_tokens", &labels, f64::from(times.output_tokens));
@@ -181,7 +207,7 @@ impl PassObserver for TrtllmMetrics {
 
     fn pass(&mut self, pass: &PassReport<'_>) {
         self.stats(pass.stats);
-        let labels = self.info.labels();
+        let labels = self.labels.labels();
         let (chunks, decodes) = (pass.scheduled.prefill.len() as f64, pass.scheduled.decode.count as f64);
         let mut values = self.registry.lock();
         values.set("trtllm_num_context_requests", &labels, chunks);
@@ -197,7 +223,7 @@ impl PassObserver for TrtllmMetrics {
 
     fn handed_over(&mut self, first: &FirstToken<'_>, at: Nanos) {
         let ttft = at.since(first.times.arrival).as_seconds();
-        let labels = self.info.labels();
+        let labels = self.labels.labels();
         self.registry.lock().observe("trtllm_time_to_first_token_seconds", &labels, ttft, 1);
     }
 

@@ -1,10 +1,11 @@
 //! vLLM's metrics (vllm/v1/metrics/loggers.py, stats.py, buckets.py, version 0.33.0): all that a server without
-//! speculative decoding, LoRA and KV connector statistics defines, filled from passes.
+//! speculative decoding and LoRA defines, and with NIXL's connector; filled from passes.
 
 use super::registry::Kind::{Counter, Gauge, Histogram, UpToContext};
 use super::registry::{Definition, Group, Kind, Registry, Style};
-use crate::observer::{Ended, PassObserver, PassReport, RequestInfo};
+use crate::observer::{Ended, KvTransfer, PassObserver, PassReport, RequestInfo};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use windtunnel_engine::{Nanos, RankStats, Rejection};
 
@@ -35,8 +36,41 @@ const fn parted(
     Definition { name, kind, group: Group::Rank, extra, help }
 }
 
+const XFER: Kind = Histogram(&[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0]);
+const POST: Kind = Histogram(&[0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0]);
+const BYTES: Kind = Histogram(&[
+    2048.0,
+    8192.0,
+    32_768.0,
+    131_072.0,
+    524_288.0,
+    2_097_152.0,
+    8_388_608.0,
+    33_554_432.0,
+    134_217_728.0,
+    536_870_912.0,
+    2_147_483_648.0,
+    8_589_934_592.0,
+]);
+const DESCRIPTORS: Kind = Histogram(&[
+    10.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 400.0, 1000.0, 2000.0, 4000.0, 10000.0, 20000.0, 50000.0,
+]);
+
+/// Of ranks with NIXL's connector (vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py).
+const fn nixl(name: &'static str, kind: Kind, help: &'static str) -> Definition {
+    Definition { name, kind, group: Group::Connector, extra: &[], help }
+}
+
 /// In the engine's order.
 pub(super) const DEFINITIONS: &[Definition] = &[
+    nixl("vllm:nixl_xfer_time_seconds", XFER, "Time of a transfer of KV."),
+    nixl("vllm:nixl_post_time_seconds", POST, "Time to post a transfer of KV, not simulated here."),
+    nixl("vllm:nixl_bytes_transferred", BYTES, "Bytes of a transfer of KV."),
+    nixl("vllm:nixl_num_descriptors", DESCRIPTORS, "Descriptors of a transfer of KV, not simulated here."),
+    nixl("vllm:nixl_num_failed_transfers", Counter, "Transfers of KV that failed."),
+    nixl("vllm:nixl_num_failed_notifications", Counter, "Notifications that failed."),
+    nixl("vllm:nixl_num_kv_expired_reqs", Counter, "Requests whose KV nobody has asked for in time."),
+    nixl("vllm:nixl_num_notifications_after_expiry", Counter, "Notifications that came after that."),
     rank("vllm:estimated_flops_per_gpu", Counter, "Floating-point operations, not estimated here."),
     rank("vllm:estimated_read_bytes_per_gpu", Counter, "Bytes read, not estimated here."),
     rank("vllm:estimated_write_bytes_per_gpu", Counter, "Bytes written, not estimated here."),
@@ -134,22 +168,35 @@ pub struct CacheInfo {
     pub gpu_memory_utilization: f64,
 }
 
-/// The metrics of a worker of `ranks` ranks, all at zero.
-pub fn registry(model: &str, ranks: u32, context_length: u32, cache: &CacheInfo) -> Registry {
-    let registry = Registry::new(DEFINITIONS, Style::OneProcess, context_length);
-    for rank in 0..ranks {
-        let engine = rank.to_string();
-        registry.add_series(Group::Rank, &[("model_name", model), ("engine", &engine)]);
+/// The metrics, without series.
+pub fn registry(context_length: u32) -> Registry {
+    Registry::new(DEFINITIONS, Style::OneProcess, context_length)
+}
+
+/// The series of a worker whose ranks have these numbers, all at zero; `connector`: it takes part in transfers of KV.
+pub fn add_engines(
+    registry: &Registry,
+    model: &str,
+    engines: Range<u32>,
+    cache: &CacheInfo,
+    connector: bool,
+) {
+    for engine in engines.clone() {
+        let engine = engine.to_string();
+        let labels = [("model_name", model), ("engine", &*engine)];
+        registry.add_series(Group::Rank, &labels);
+        if connector {
+            registry.add_series(Group::Connector, &labels);
+        }
         let awake = [("model_name", model), ("engine", &engine), ("sleep_state", "awake")];
         registry.lock().set("vllm:engine_sleep_state", &awake, 1.0);
     }
     registry.add_series(Group::Worker, &[("model_name", model)]);
-    for rank in 0..ranks {
-        let labels = info_labels(cache, rank);
+    for engine in engines {
+        let labels = info_labels(cache, engine);
         let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
         registry.lock().set("vllm:cache_config_info", &labels, 1.0);
     }
-    registry
 }
 
 /// Every field of vLLM's `CacheConfig` is a label; those that mean nothing here have the value that they have when
@@ -235,18 +282,25 @@ pub struct VllmMetrics {
     choices: Choices,
     model: String,
     engine: String,
-    /// It takes part in transfers of KV.
-    connector: bool,
+    /// Its part in transfers of KV, if it takes one.
+    connector: Option<Connector>,
     last: RankStats,
 }
 
+/// What metrics have to know of transfers of KV.
+#[derive(Clone, Copy, Debug)]
+pub struct Connector {
+    /// Accelerators of a rank: each moves its part, and is counted.
+    pub tensor: u32,
+}
+
 impl VllmMetrics {
-    /// For rank `rank`, and whether it takes part in transfers of KV. All ranks of a worker share registry and choices.
+    /// For rank `rank`, and its part in transfers of KV. All ranks of a worker share registry and choices.
     pub fn new(
         registry: Registry,
         choices: Choices,
         model: &str,
-        (rank, connector): (u32, bool),
+        (rank, connector): (u32, Option<Connector>),
     ) -> VllmMetrics {
         VllmMetrics {
             registry,
@@ -267,7 +321,13 @@ impl VllmMetrics {
         let usage = f64::from(stats.used_blocks) / f64::from(stats.usable_blocks.max(1));
         values.set("vllm:kv_cache_usage_perc", &labels, usage);
         let capacity = [labels[0], labels[1], ("reason", "capacity")];
-        values.set("vllm:num_requests_waiting_by_reason", &capacity, stats.waiting as f64);
+        let deferred = [labels[0], labels[1], ("reason", "deferred")];
+        values.set(
+            "vllm:num_requests_waiting_by_reason",
+            &capacity,
+            stats.waiting.saturating_sub(stats.deferred) as f64,
+        );
+        values.set("vllm:num_requests_waiting_by_reason", &deferred, stats.deferred as f64);
         let grown = |now: u64, before: u64| (now - before.min(now)) as f64;
         values.add(
             "vllm:prefix_cache_queries",
@@ -350,7 +410,8 @@ impl PassObserver for VllmMetrics {
         }
         let mut values = self.registry.lock();
         // Whoever has a connector asks it at every first admission.
-        let asked = pass.scheduled.admitted.iter().filter(|a| self.connector && !a.loaded && !a.resumed);
+        let asked =
+            pass.scheduled.admitted.iter().filter(|a| self.connector.is_some() && !a.loaded && !a.resumed);
         let asked: u64 = asked.map(|admitted| u64::from(admitted.known_tokens - admitted.hit_tokens)).sum();
         values.add("vllm:external_prefix_cache_queries", &labels, asked as f64);
         for load in &pass.scheduled.loads {
@@ -380,6 +441,24 @@ impl PassObserver for VllmMetrics {
         }
         drop(values);
         pass.ended.iter().for_each(|ended| self.end(ended));
+    }
+
+    fn kv_transfer(&mut self, transfer: &KvTransfer) {
+        let labels = [("model_name", &*self.model), ("engine", &*self.engine)];
+        let mut values = self.registry.lock();
+        match (transfer, self.connector) {
+            (KvTransfer::Read(moved), Some(Connector { tensor })) => {
+                let each = u64::from(tensor.max(1));
+                values.observe("vllm:nixl_xfer_time_seconds", &labels, moved.took.as_seconds(), each);
+                if moved.bytes > 0 {
+                    let bytes = moved.bytes as f64 / each as f64;
+                    values.observe("vllm:nixl_bytes_transferred", &labels, bytes, each);
+                }
+            }
+            (KvTransfer::ReadFailed, Some(_)) => values.add("vllm:nixl_num_failed_transfers", &labels, 1.0),
+            (KvTransfer::Expired, Some(_)) => values.add("vllm:nixl_num_kv_expired_reqs", &labels, 1.0),
+            (KvTransfer::Reserved(_) | KvTransfer::Sent(..), _) | (_, None) => {}
+        }
     }
 
     fn ended(&mut self, ended: &Ended<'_>, stats: &RankStats) {

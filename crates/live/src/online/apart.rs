@@ -7,7 +7,7 @@
 use super::side::{Place, Side};
 use super::{OnlineOptions, Pacer, Replayed};
 use crate::error::LiveError;
-use crate::kv_transfer::{Computed, KvMove};
+use crate::kv_transfer::{Computed, KvMove, Let, Loaded};
 use crate::observer::{RequestInfo, Routed};
 use crate::recorder::{Prefilled, PromptRecord};
 use crate::submission::Submission;
@@ -175,7 +175,7 @@ impl<'a> Apart<'a> {
             && let Some(ended) = self.links.take_ended(now)
         {
             let Some((id, (group, lane))) = self.waiting.remove(&ended) else { continue };
-            self.decode.groups[group].load_ended(lane, id, (true, None), now);
+            self.decode.groups[group].load_ended(lane, id, Some(Loaded::default()), now);
             self.release(id, now);
             self.hear_decode(group, now);
         }
@@ -256,7 +256,7 @@ impl<'a> Apart<'a> {
     /// The prefill worker lets go of a request's blocks.
     fn release(&mut self, id: RequestId, now: Nanos) {
         let Some(Held { place: (group, lane), .. }) = self.held.remove(&id) else { return };
-        self.prefill.groups[group].send_ended(lane, id, now);
+        self.prefill.groups[group].send_ended(lane, id, Let::Unread, now);
     }
 
     /// Sends a request to the side that comes first, or to both.

@@ -4,8 +4,8 @@
 //! computes prompts answers its client when the KV has been read; the first token comes from the side that goes on.
 
 use super::{Live, LiveRank, News, at_mut};
-use crate::kv_transfer::{Computed, KvMove, Remote};
-use crate::observer::{EndReason, FirstToken, PassObserver};
+use crate::kv_transfer::{Computed, KvMove, Let, Loaded, Remote};
+use crate::observer::{EndReason, FirstToken, KvTransfer, PassObserver};
 use std::collections::{HashMap, HashSet};
 use windtunnel_engine::sglang::Disaggregation;
 use windtunnel_engine::{
@@ -35,13 +35,23 @@ pub(super) struct HandOffs {
     loaded: Vec<(Slot, bool)>,
     sent: Vec<Slot>,
     /// Those of whose end the clients are to hear when the scheduler has.
-    ending: Vec<(Live, FinishReason)>,
+    ending: Vec<Ending>,
 }
 
 struct Held {
     slot: Slot,
     /// Its client, if that does not know of the end.
     untold: Option<Live>,
+    /// When it was computed.
+    since: Nanos,
+}
+
+struct Ending {
+    live: Live,
+    reason: FinishReason,
+    since: Nanos,
+    /// What another worker has read.
+    bytes: Option<u64>,
 }
 
 impl HandOffs {
@@ -105,15 +115,16 @@ impl HandOffs {
 }
 
 impl LiveRank {
-    /// The load of a request's KV has ended: whether it succeeded, and how much of the prompt was cached where it was
-    /// computed, if that is known.
-    pub(crate) fn load_ended(
-        &mut self,
-        id: RequestId,
-        (succeeded, cached_tokens): (bool, Option<u32>),
-        at: Nanos,
-    ) {
+    /// The load of a request's KV has ended; without success where nothing is said of it.
+    pub(crate) fn load_ended(&mut self, id: RequestId, loaded: Option<Loaded>, at: Nanos) {
         let Some(slot) = self.hand_offs.loading.remove(&id) else { return };
+        let succeeded = loaded.is_some();
+        let Loaded { moved, cached_tokens } = loaded.unwrap_or_default();
+        match moved {
+            Some(moved) => self.observers.kv_transfer(&KvTransfer::Read(moved)),
+            None if !succeeded => self.observers.kv_transfer(&KvTransfer::ReadFailed),
+            None => {}
+        }
         self.hand_offs.begun.remove(&id);
         self.moves.push(KvMove::Over { id });
         if let (Some(tokens), Some(live)) = (cached_tokens, at_mut(&mut self.live, slot)) {
@@ -126,9 +137,17 @@ impl LiveRank {
         }
     }
 
-    /// Blocks that are held have been read.
-    pub(crate) fn send_ended(&mut self, id: RequestId) {
-        self.let_go(id, FinishReason::Length);
+    /// Blocks that are held no longer have to be.
+    pub(crate) fn send_ended(&mut self, id: RequestId, why: Let) {
+        let bytes = match why {
+            Let::Read { bytes } => bytes,
+            Let::Unread => None,
+            Let::Expired => {
+                self.observers.kv_transfer(&KvTransfer::Expired);
+                None
+            }
+        };
+        self.let_go(id, FinishReason::Length, bytes);
     }
 
     /// Others have made room for the KV of a request.
@@ -141,7 +160,7 @@ impl LiveRank {
     /// A request is given up because the other side of its hand-off is not there, or no longer.
     pub(crate) fn give_up(&mut self, id: RequestId, at: Nanos) {
         if self.hand_offs.held.contains_key(&id) {
-            self.let_go(id, FinishReason::Error);
+            self.let_go(id, FinishReason::Error, None);
         } else if let Some(&slot) = self.slots.get(&id)
             && self.rank.cancel(slot)
         {
@@ -150,13 +169,13 @@ impl LiveRank {
     }
 
     /// Nobody needs the blocks of a request any more.
-    fn let_go(&mut self, id: RequestId, reason: FinishReason) {
-        let Some(Held { slot, untold }) = self.hand_offs.held.remove(&id) else { return };
+    fn let_go(&mut self, id: RequestId, reason: FinishReason, bytes: Option<u64>) {
+        let Some(Held { slot, untold, since }) = self.hand_offs.held.remove(&id) else { return };
         match self.rank.hears_with_passes() {
             true => self.hand_offs.sent.push(slot),
             false => self.rank.kv_sent(slot),
         }
-        self.hand_offs.ending.extend(untold.map(|live| (live, reason)));
+        self.hand_offs.ending.extend(untold.map(|live| Ending { live, reason, since, bytes }));
     }
 
     /// What of KV starts to move with a pass, and what has ended by it.
@@ -165,6 +184,7 @@ impl LiveRank {
             let Some(live) = at_mut(&mut self.live, load.slot) else { continue };
             let id = live.stream.info.id;
             (live.times.cached_tokens, live.times.loaded_tokens) = (load.hit_tokens, load.tokens);
+            self.observers.kv_transfer(&KvTransfer::Reserved(at.since(live.times.arrival)));
             self.hand_offs.loading.insert(id, load.slot);
             self.moves.push(KvMove::Started { id, load, at });
         }
@@ -218,14 +238,15 @@ impl LiveRank {
         if untold.is_some() {
             self.note_end(now, id);
         }
-        self.hand_offs.held.insert(id, Held { slot, untold });
+        self.hand_offs.held.insert(id, Held { slot, untold, since: now });
         later
     }
 
     /// The scheduler has heard of what was read: the clients are told.
     pub(super) fn end_sent(&mut self, now: Nanos) {
-        for (live, reason) in std::mem::take(&mut self.hand_offs.ending) {
+        for Ending { live, reason, since, bytes } in std::mem::take(&mut self.hand_offs.ending) {
             if reason == FinishReason::Length {
+                self.observers.kv_transfer(&KvTransfer::Sent(now.since(since), bytes));
                 self.observers.handed_over(&FirstToken { info: &live.stream.info, times: &live.times }, now);
             }
             self.say_end(&live, EndReason::Finished(reason), now);
@@ -236,7 +257,7 @@ impl LiveRank {
     pub(super) fn fail_held(&mut self, at: Nanos) {
         let held = self.hand_offs.held.drain().filter_map(|(_, held)| held.untold);
         let mut untold: Vec<Live> =
-            held.chain(self.hand_offs.ending.drain(..).map(|(live, _)| live)).collect();
+            held.chain(self.hand_offs.ending.drain(..).map(|ending| ending.live)).collect();
         untold.sort_by_key(|live| live.stream.info.id.0);
         for live in untold {
             self.say_end(&live, EndReason::Failed, at);

@@ -100,7 +100,9 @@ impl Server {
             runtime.expect("a runtime").block_on(async move {
                 let listener = server::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
                 let transfers = match options.transfers {
-                    Some(settings) => Some(Transfers::open(settings).await.expect("a port for transfers")),
+                    Some(settings) => {
+                        Some(Transfers::open(settings, None).await.expect("a port for transfers"))
+                    }
                     None => None,
                 };
                 let (worker, log) = super::worker_with(&deployment, options.no_delay, transfers.clone());

@@ -10,7 +10,7 @@ mod wait;
 pub(super) use receive::{Meeting, receive};
 
 use super::wire::Lines;
-use super::{Back, Computed, reachable, refused};
+use super::{Back, Computed, Let, reachable, refused};
 use crate::error::LiveError;
 use crate::http::server;
 use lookup::Routes;
@@ -70,8 +70,8 @@ pub struct Room {
 enum Said {
     /// It has the request of this room.
     Enter { room: u64 },
-    /// It has made room for its KV.
-    Ready,
+    /// It has made room for its KV, of so many bytes as far as it knows.
+    Ready { bytes: u64 },
     /// It has read it.
     Release,
     /// Its request has ended.
@@ -82,8 +82,8 @@ enum Said {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Told {
-    /// The prompt is computed, which took so many nanoseconds.
-    Computed { prompt_tokens: u32, cached_tokens: u32, computed_for: u64 },
+    /// The prompt is computed by this worker of its process, which took so many nanoseconds.
+    Computed { worker: u32, prompt_tokens: u32, cached_tokens: u32, computed_for: u64 },
     /// It will not be: its request has ended.
     Left,
     /// It will not be, for another reason.
@@ -149,8 +149,8 @@ impl Rooms {
     /// Its prompt is computed.
     pub(super) fn computed(&self, room: &Room, back: &Back, computed: Computed) {
         match room.server {
-            None => back.send_ended(),
-            Some(_) => self.tell_computed(room.number, computed),
+            None => back.let_go(Let::Unread),
+            Some(_) => self.tell_computed(room.number, back.worker, computed),
         }
     }
 

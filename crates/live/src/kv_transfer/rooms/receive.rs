@@ -1,8 +1,9 @@
 //! The side that goes on: one request's way into its room, and the transfer of its KV.
 
 use super::super::claim::Step;
+use super::super::links::Load;
 use super::super::wire::Lines;
-use super::super::{Back, Computed};
+use super::super::{Back, Loaded, Moved};
 use super::lookup::Routes;
 use super::{Room, Said, Told};
 use std::future::Future;
@@ -35,6 +36,13 @@ struct Rank {
     start: Option<Step>,
 }
 
+/// What the other side says of the prompt: who computed it, how much was cached, and how long it took.
+struct Computed {
+    worker: u32,
+    cached_tokens: u32,
+    computed_for: Nanos,
+}
+
 /// The request has gone.
 struct Gone;
 
@@ -58,7 +66,7 @@ impl Rank {
     async fn room(&mut self, other: impl Future<Output = Failure>) -> Result<Result<Step, Failure>, Gone> {
         let mut other = pin!(other);
         loop {
-            if let Some(step) = self.start {
+            if let Some(step) = self.start.take() {
                 return Ok(Ok(step));
             }
             tokio::select! {
@@ -92,8 +100,8 @@ pub(in crate::kv_transfer) async fn receive(meeting: Meeting, steps: UnboundedRe
     let mut rank = Rank { steps, start: None };
     let failed = match &meeting.room.server {
         None => {
-            if let Ok(Ok(Step::Start { at, .. })) = rank.room(std::future::pending()).await {
-                back.load_ended(at.max(back.clock.now()), true, None);
+            if let Ok(Ok(Step { at, .. })) = rank.room(std::future::pending()).await {
+                back.loaded(at.max(back.clock.now()), Loaded::default());
             }
             return;
         }
@@ -126,36 +134,34 @@ async fn follow(
     back: &Back,
     lines: &mut Lines,
 ) -> Result<Result<(), Failure>, Gone> {
-    let Step::Start { tokens, law, .. } = match rank.room(refusal(lines)).await? {
+    let Step { tokens, bytes, timing, .. } = match rank.room(refusal(lines)).await? {
         Ok(start) => start,
         Err(failure) => return Ok(Err(failure)),
     };
-    let computed = match rank.wait(meeting.computed(lines)).await? {
+    let computed = match rank.wait(meeting.computed(lines, bytes)).await? {
         Ok(computed) => computed,
         Err(failure) => return Ok(Err(failure)),
     };
-    let end = back.clock.now() + law.alone(tokens, computed.computed_for);
-    if let Err(failure) = rank.wait(transfer(lines, back, end)).await? {
-        return Ok(Err(failure));
-    }
-    back.load_ended(end, true, Some(computed.cached_tokens));
+    let Computed { worker, cached_tokens, computed_for } = computed;
+    let at = back.clock.now();
+    let transfer = timing.over(Load { tokens, from: worker as usize, computed_for }, at, back.clock);
+    let end = match rank.wait(unless_refused(lines, transfer)).await? {
+        Ok(end) => end,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let moved = Some(Moved { took: end.since(at), bytes });
+    back.loaded(end, Loaded { moved, cached_tokens: Some(cached_tokens) });
     // Where that does not arrive, the other side finds the connection closed.
     let _ = lines.say(&Said::Release).await;
     Ok(Ok(()))
 }
 
 /// The transfer takes its time, and fails when the other side goes meanwhile.
-async fn transfer(lines: &mut Lines, back: &Back, end: Nanos) -> Result<(), Failure> {
-    let mut lost = pin!(refusal(lines));
-    loop {
-        let wait = back.clock.until(end);
-        if wait.is_zero() {
-            return Ok(());
-        }
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            error = lost.as_mut() => return Err(error),
-        }
+async fn unless_refused(lines: &mut Lines, transfer: impl Future<Output = Nanos>) -> Result<Nanos, Failure> {
+    tokio::select! {
+        biased;
+        end = transfer => Ok(end),
+        error = refusal(lines) => Err(error),
     }
 }
 
@@ -201,15 +207,15 @@ impl Meeting {
     }
 
     /// Says that there is room, and waits until the prompt is computed.
-    async fn computed(&self, lines: &mut Lines) -> Result<Computed, Failure> {
-        lines.say(&Said::Ready).await?;
+    async fn computed(&self, lines: &mut Lines, bytes: u64) -> Result<Computed, Failure> {
+        lines.say(&Said::Ready { bytes }).await?;
         let told = tokio::time::timeout(self.waiting_timeout, lines.hear()).await.map_err(|_| {
             let message = format!("its prompt is not computed in {:?}", self.waiting_timeout);
             io::Error::new(io::ErrorKind::TimedOut, message)
         })?;
         match told? {
-            Some(Told::Computed { prompt_tokens, cached_tokens, computed_for }) => {
-                Ok(Computed { prompt_tokens, cached_tokens, computed_for: Nanos(computed_for) })
+            Some(Told::Computed { worker, cached_tokens, computed_for, .. }) => {
+                Ok(Computed { worker, cached_tokens, computed_for: Nanos(computed_for) })
             }
             Some(Told::Left) => Err(Failure::Left),
             Some(Told::Refused { reason }) => Err(io::Error::other(reason).into()),

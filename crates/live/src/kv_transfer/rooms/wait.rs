@@ -2,7 +2,7 @@
 //! ready, or goes.
 
 use super::super::wire::{ANSWER, Lines};
-use super::super::{Back, Computed};
+use super::super::{Back, Computed, Let};
 use super::{Rooms, Said, Told};
 use std::collections::HashMap;
 use std::io;
@@ -18,10 +18,10 @@ use windtunnel_engine::RequestId;
 pub(super) struct Occupants {
     /// The request of this worker, once it has come.
     request: Option<Waiting>,
-    /// The other side, once it has come.
-    peer: Option<UnboundedSender<Computed>>,
-    /// It has made room.
-    ready: bool,
+    /// The other side, once it has come, and what is to be told to it.
+    peer: Option<UnboundedSender<Told>>,
+    /// It has made room, for so many bytes.
+    ready: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -51,7 +51,8 @@ impl Drop for Waiting {
 impl Occupants {
     /// The prompt is computed from now on, if the request has come and the other side is ready.
     fn begin(&mut self) {
-        if let Some(request) = self.request.as_mut().filter(|request| self.ready && !request.wanted) {
+        if let Some(request) = self.request.as_mut().filter(|request| self.ready.is_some() && !request.wanted)
+        {
             request.wanted = true;
             request.end_watch();
             request.back.wanted();
@@ -90,10 +91,12 @@ impl Rooms {
         }
     }
 
-    pub(super) fn tell_computed(&self, room: u64, computed: Computed) {
+    pub(super) fn tell_computed(&self, room: u64, worker: u32, computed: Computed) {
+        let Computed { prompt_tokens, cached_tokens, computed_for } = computed;
+        let told = Told::Computed { worker, prompt_tokens, cached_tokens, computed_for: computed_for.0 };
         let mut rooms = self.rooms();
         let Some(occupants) = rooms.get_mut(&room) else { return };
-        let heard = occupants.peer.as_ref().is_some_and(|peer| peer.send(computed).is_ok());
+        let heard = occupants.peer.as_ref().is_some_and(|peer| peer.send(told).is_ok());
         match &mut occupants.request {
             Some(request) if heard => request.computed = true,
             _ => {
@@ -130,7 +133,7 @@ impl Rooms {
         }
     }
 
-    fn enter_peer(&self, room: u64) -> Option<UnboundedReceiver<Computed>> {
+    fn enter_peer(&self, room: u64) -> Option<UnboundedReceiver<Told>> {
         let mut rooms = self.rooms();
         let occupants = rooms.entry(room).or_default();
         if occupants.peer.is_some() {
@@ -146,14 +149,14 @@ impl Rooms {
         &self,
         room: u64,
         lines: &mut Lines,
-        mut computed: UnboundedReceiver<Computed>,
+        mut computed: UnboundedReceiver<Told>,
     ) -> io::Result<Leaves> {
         loop {
             tokio::select! {
                 said = lines.hear() => match said? {
-                    Some(Said::Ready) => {
+                    Some(Said::Ready { bytes }) => {
                         if let Some(occupants) = self.rooms().get_mut(&room) {
-                            occupants.ready = true;
+                            occupants.ready = Some(bytes);
                             occupants.begin();
                         }
                     }
@@ -162,10 +165,7 @@ impl Rooms {
                     Some(Said::Enter { .. }) | None => return Err(io::Error::other("it is gone")),
                 },
                 told = computed.recv() => match told {
-                    Some(Computed { prompt_tokens, cached_tokens, computed_for }) => {
-                        let computed_for = computed_for.0;
-                        lines.say(&Told::Computed { prompt_tokens, cached_tokens, computed_for }).await?;
-                    }
+                    Some(told) => lines.say(&told).await?,
                     // The request left, and the room with it.
                     None => {
                         lines.say(&Told::Left).await?;
@@ -186,10 +186,13 @@ impl Rooms {
             Some(request) if request.wanted && !request.computed => return,
             _ => {}
         }
+        let bytes = occupants.ready;
         let request = rooms.remove(&room).and_then(|occupants| occupants.request);
         drop(rooms);
         match request {
-            Some(request) if how == Leaves::Served && request.computed => request.back.send_ended(),
+            Some(request) if how == Leaves::Served && request.computed => {
+                request.back.let_go(Let::Read { bytes });
+            }
             Some(request) if how == Leaves::Unserved => request.back.left(),
             Some(request) => request.back.given_up(&gone(room)),
             None => {}
