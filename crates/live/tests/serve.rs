@@ -2,6 +2,8 @@
 //! that nobody goes on with.
 
 mod common;
+#[path = "common/exposition.rs"]
+mod exposition;
 
 use common::http::Answer;
 use serde_json::{Value, json};
@@ -195,7 +197,7 @@ fn metrics_are_those_of_all_workers() {
     // 64 tokens, a millisecond each.
     assert_eq!(cluster.metric("vllm:nixl_xfer_time_seconds_sum", &[]), Some(0.064));
     assert_eq!(cluster.metric("vllm:nixl_bytes_transferred_sum", &[]), Some(64e6));
-    assert_is_exposition(&cluster.get("/metrics"));
+    exposition::read(&cluster.get("/metrics")).expect("an exposition");
 
     let cluster = start("sglang");
     assert_eq!(cluster.complete(&ask).status, 200);
@@ -210,7 +212,7 @@ fn metrics_are_those_of_all_workers() {
     );
     // 64 MB are 61.03515625 MiB.
     assert_eq!(cluster.metric("sglang:kv_transfer_total_mb_sum", &[]), Some(61.03515625));
-    assert_is_exposition(&cluster.get("/metrics"));
+    exposition::read(&cluster.get("/metrics")).expect("an exposition");
 
     let cluster = start("trtllm");
     assert_eq!(cluster.complete(&ask).status, 200);
@@ -218,21 +220,7 @@ fn metrics_are_those_of_all_workers() {
         let label = format!("worker=\"{worker}\"");
         assert_eq!(cluster.metric("trtllm_generation_tokens_total", &[&label]), Some(tokens), "{worker}");
     }
-    assert_is_exposition(&cluster.get("/metrics"));
-}
-
-/// No family and no series is there twice.
-fn assert_is_exposition(text: &str) {
-    let mut seen = std::collections::HashSet::new();
-    for line in text.lines() {
-        let name = match line.strip_prefix("# ") {
-            Some(comment) => comment.rsplitn(2, ' ').last().unwrap_or(comment),
-            None => line.rsplit_once(' ').expect("a value").0,
-        };
-        if !line.starts_with("# HELP") {
-            assert!(seen.insert(name.to_owned()), "twice: {line}");
-        }
-    }
+    exposition::read(&cluster.get("/metrics")).expect("an exposition");
 }
 
 async fn subscribe(endpoint: &str) -> SubSocket {

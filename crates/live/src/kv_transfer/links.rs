@@ -142,7 +142,7 @@ mod tests {
         let sharing = LinkSharing::FairShare { interface: 2.0 };
         let law = KvTransfer { bytes_per_token: 1000, sharing, ..KvTransfer::default() };
         let mut flow = Flow::new(Links::new(law, 1, 2));
-        let mut begin = |flow: &mut Flow, tokens, to, at| {
+        let begin = |flow: &mut Flow, tokens, to, at| {
             let (over, told) = oneshot::channel();
             flow.start(Cargo { from: 0, to, tokens, computed_for: Nanos::ZERO }, Nanos(at), over);
             told
