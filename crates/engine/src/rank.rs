@@ -339,6 +339,12 @@ impl Rank {
         }
     }
 
+    /// A request has yet to come to the waiting queue, because of the other side of its hand-off
+    /// ([`sglang::Rank::awaits_hand_off`]). With the others, such a request is in that queue.
+    pub fn awaits_hand_off(&self, slot: Slot) -> bool {
+        matches!(self, Rank::Sglang(rank) if rank.awaits_hand_off(slot))
+    }
+
     /// A copy from or to the host has ended ([`vllm::Rank::job_done`], [`sglang::Rank::job_done`]).
     pub fn job_done(&mut self, job: u64) {
         match self {

@@ -55,6 +55,8 @@ pub struct Routed {
 pub struct RequestTimes {
     /// It reached the worker.
     pub arrival: Nanos,
+    /// When it came to the waiting queue, if it waited for the other side of a hand-off before that (SGLang).
+    pub queued: Option<Nanos>,
     /// Start of the pass that admitted it first.
     pub first_admit: Option<Nanos>,
     /// End of the pass that gave its first token.
@@ -78,6 +80,12 @@ pub struct RequestTimes {
 }
 
 impl RequestTimes {
+    /// How long it was in the waiting queue before it was admitted.
+    pub fn queued_for(&self) -> Nanos {
+        let since = self.queued.unwrap_or(self.arrival);
+        self.first_admit.unwrap_or(since).since(since)
+    }
+
     /// Prompt tokens that were not computed.
     pub fn known_tokens(&self) -> u32 {
         self.cached_tokens + self.loaded_tokens
@@ -218,9 +226,17 @@ pub enum KvTransfer {
     Read(Moved),
     /// It could not be.
     ReadFailed,
-    /// A prompt was computed, and so long after that the scheduler heard that it was read: so many bytes, if it was by
-    /// another worker.
-    Sent(Nanos, Option<u64>),
+    /// A request has come to the waiting queue, so long after it came here, or after there was room for what it loads.
+    Queued(Nanos),
+    /// A prompt was computed, and so long after that the scheduler heard that it was read.
+    Sent {
+        /// So long.
+        took: Nanos,
+        /// So many bytes, if another worker has read it.
+        bytes: Option<u64>,
+        /// How long it had waited for the other side to have room.
+        waited: Nanos,
+    },
     /// A computed prompt was held until nobody was to ask for it any more.
     Expired,
 }

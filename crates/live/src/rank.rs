@@ -216,6 +216,9 @@ impl LiveRank {
                 self.order.push(slot);
                 self.slots.insert(info.id, slot);
                 self.moves.extend(self.hand_offs.begin(info.id, remote));
+                if self.rank.awaits_hand_off(slot) {
+                    self.hand_offs.apart.push((info.id, at));
+                }
                 self.observers.submitted(&info, at, &self.stats());
                 true
             }
@@ -338,6 +341,7 @@ impl LiveRank {
             }
         }
         self.transfers(&copy, now);
+        self.note_queued(now);
         self.give(&copy, now);
         self.end_sent(now);
         self.flying.push_back(Flight { takes_part: true, number: self.next_pass, start, scheduled: copy });

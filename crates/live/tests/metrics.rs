@@ -259,18 +259,22 @@ fn sglang_tells_of_hand_offs() {
     }
     // req_time_stats.py `compute_and_observe_kv_transfer_metrics`: 10 ms for 20 MiB, of which one of two accelerators has
     // moved half: 10 / 1024 GiB in 0.01 s. To nobody, KV is not transferred.
-    metrics.kv_transfer(&KvTransfer::Sent(Nanos(10_000_000), Some(20 << 20)));
-    metrics.kv_transfer(&KvTransfer::Sent(Nanos(10_000_000), None));
+    let (took, waited) = (Nanos(10_000_000), Nanos(3_000_000));
+    metrics.kv_transfer(&KvTransfer::Queued(waited));
+    metrics.kv_transfer(&KvTransfer::Sent { took, bytes: Some(20 << 20), waited });
+    metrics.kv_transfer(&KvTransfer::Sent { took, bytes: None, waited });
     metrics.kv_transfer(&KvTransfer::Reserved(Nanos(2_000_000)));
     let text = registry.text();
     let stages: Vec<&str> =
         text.lines().filter(|line| line.starts_with("sglang:per_stage_req_latency_seconds_sum")).collect();
     assert!(
-        stages.len() == 2
-            && stages[0].contains("prefill_transfer_kv_cache")
-            && stages[0].ends_with(" 0.02")
-            && stages[1].contains("decode_bootstrap")
-            && stages[1].ends_with(" 0.002"),
+        stages.len() == 3
+            && stages[0].contains("prefill_bootstrap")
+            && stages[0].ends_with(" 0.003")
+            && stages[1].contains("prefill_transfer_kv_cache")
+            && stages[1].ends_with(" 0.02")
+            && stages[2].contains("decode_bootstrap")
+            && stages[2].ends_with(" 0.002"),
         "{stages:?}"
     );
     let value = |name: &str| {
@@ -287,6 +291,8 @@ fn sglang_tells_of_hand_offs() {
         ("sglang:prealloc_full_token_usage{", "0.25"),
         ("sglang:kv_transfer_latency_ms_sum{", "10.0"),
         ("sglang:kv_transfer_latency_ms_count{", "1.0"),
+        ("sglang:kv_transfer_bootstrap_ms_sum{", "3.0"),
+        ("sglang:kv_transfer_alloc_ms_count{", "1.0"),
         ("sglang:kv_transfer_total_mb_sum{", "10.0"),
         ("sglang:kv_transfer_speed_gb_s_sum{", "0.9765625"),
         ("sglang:num_bootstrap_failed_reqs_total{", "1.0"),

@@ -210,6 +210,15 @@ fn metrics_are_those_of_all_workers() {
         cluster.metric("sglang:kv_transfer_latency_ms_count", &["engine_type=\"prefill\""]),
         Some(1.0)
     );
+    for metric in ["sglang:kv_transfer_bootstrap_ms_count", "sglang:kv_transfer_alloc_ms_count"] {
+        assert_eq!(cluster.metric(metric, &["engine_type=\"prefill\""]), Some(1.0), "{metric}");
+    }
+    let stage = |name: &str| {
+        cluster.metric("sglang:per_stage_req_latency_seconds_count", &[&format!("stage=\"{name}\"")])
+    };
+    for name in ["prefill_bootstrap", "prefill_transfer_kv_cache", "decode_bootstrap", "decode_transferred"] {
+        assert_eq!(stage(name), Some(1.0), "{name}");
+    }
     // 64 MB are 61.03515625 MiB.
     assert_eq!(cluster.metric("sglang:kv_transfer_total_mb_sum", &[]), Some(61.03515625));
     exposition::read(&cluster.get("/metrics")).expect("an exposition");

@@ -100,6 +100,12 @@ impl Rank {
         self.answer(slot.0, State::Bootstrapping);
     }
 
+    /// A request is in the bootstrap, prealloc or transfer queue.
+    pub fn awaits_hand_off(&self, slot: Slot) -> bool {
+        let state = self.sequences.get(slot.0 as usize).map(|s| s.state);
+        matches!(state, Some(State::Bootstrapping | State::Preallocating | State::Receiving))
+    }
+
     /// The KV of a request that ended here has been read. It is given back in the next turn, or when the pass in flight
     /// is processed.
     pub fn kv_sent(&mut self, slot: Slot) {

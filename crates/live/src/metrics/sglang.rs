@@ -120,7 +120,7 @@ impl SglangMetrics {
         let times = first.times;
         let streaming = if first.info.streaming { "true" } else { "false" };
         let by_stream = [labels[0], labels[1], ("is_streaming", streaming)];
-        let queued = times.first_admit.unwrap_or(times.arrival).since(times.arrival).as_seconds();
+        let queued = times.queued_for().as_seconds();
         let mut values = self.registry.lock();
         let ttft = at.since(times.arrival).as_seconds();
         values.observe("sglang:time_to_first_token_seconds", &by_stream, ttft, 1);
@@ -208,9 +208,19 @@ impl PassObserver for SglangMetrics {
         };
         match *transfer {
             KvTransfer::Reserved(waited) => stage("decode_bootstrap", waited),
-            KvTransfer::Sent(took, bytes) => {
+            KvTransfer::Queued(waited) => {
+                let prefills = self.info.engine_type == "prefill";
+                stage(if prefills { "prefill_bootstrap" } else { "decode_transferred" }, waited);
+            }
+            KvTransfer::Sent { took, bytes, waited } => {
                 stage("prefill_transfer_kv_cache", took);
-                let Some(bytes) = bytes.filter(|_| took > Nanos::ZERO) else { return };
+                let Some(bytes) = bytes else { return };
+                // A request is queued in the turn in which its bootstrap is done.
+                values.observe("sglang:kv_transfer_bootstrap_ms", &labels, waited.as_ms(), 1);
+                values.observe("sglang:kv_transfer_alloc_ms", &labels, 0.0, 1);
+                if took == Nanos::ZERO {
+                    return;
+                }
                 values.observe("sglang:kv_transfer_latency_ms", &labels, took.as_ms(), 1);
                 if bytes > 0 {
                     // What one accelerator sends.

@@ -457,7 +457,7 @@ impl PassObserver for VllmMetrics {
             }
             (KvTransfer::ReadFailed, Some(_)) => values.add("vllm:nixl_num_failed_transfers", &labels, 1.0),
             (KvTransfer::Expired, Some(_)) => values.add("vllm:nixl_num_kv_expired_reqs", &labels, 1.0),
-            (KvTransfer::Reserved(_) | KvTransfer::Sent(..), _) | (_, None) => {}
+            (KvTransfer::Reserved(_) | KvTransfer::Queued(_) | KvTransfer::Sent { .. }, _) | (_, None) => {}
         }
     }
 

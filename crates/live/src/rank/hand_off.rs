@@ -27,6 +27,9 @@ pub(super) struct HandOffs {
     scheduler_tells: bool,
     /// Requests that others wait for, or that wait for others, where the scheduler does not tell.
     begun: HashSet<RequestId>,
+    /// Requests that have not come to the waiting queue (SGLang): since when they are here, or since there is room for what
+    /// they load.
+    pub(super) apart: Vec<(RequestId, Nanos)>,
     /// Requests whose KV is being loaded.
     loading: HashMap<RequestId, Slot>,
     /// Requests whose blocks are held for others; and what their clients are told when those have been read.
@@ -68,6 +71,7 @@ impl HandOffs {
             part,
             scheduler_tells: matches!(config, RankConfig::Vllm(_)),
             begun: HashSet::new(),
+            apart: Vec::new(),
             loading: HashMap::new(),
             held: HashMap::new(),
             loaded: Vec::new(),
@@ -185,6 +189,9 @@ impl LiveRank {
             let id = live.stream.info.id;
             (live.times.cached_tokens, live.times.loaded_tokens) = (load.hit_tokens, load.tokens);
             self.observers.kv_transfer(&KvTransfer::Reserved(at.since(live.times.arrival)));
+            if let Some((_, since)) = self.hand_offs.apart.iter_mut().find(|(other, _)| *other == id) {
+                *since = at;
+            }
             self.hand_offs.loading.insert(id, load.slot);
             self.moves.push(KvMove::Started { id, load, at });
         }
@@ -197,6 +204,22 @@ impl LiveRank {
             }
         }
         self.hand_offs.sent.drain(..).for_each(|slot| self.rank.kv_sent(slot));
+    }
+
+    /// Notes who has come to the waiting queue with the schedule call of `now`.
+    pub(super) fn note_queued(&mut self, now: Nanos) {
+        let LiveRank { hand_offs, slots, rank, live, observers, .. } = self;
+        hand_offs.apart.retain(|&(id, since)| {
+            let Some(&slot) = slots.get(&id) else { return false };
+            if rank.awaits_hand_off(slot) {
+                return true;
+            }
+            if let Some(live) = at_mut(live, slot) {
+                live.times.queued = Some(now);
+                observers.kv_transfer(&KvTransfer::Queued(now.since(since)));
+            }
+            false
+        });
     }
 
     /// Tokens that come with a schedule call: other workers have sampled them. Some requests end with them.
@@ -246,7 +269,9 @@ impl LiveRank {
     pub(super) fn end_sent(&mut self, now: Nanos) {
         for Ending { live, reason, since, bytes } in std::mem::take(&mut self.hand_offs.ending) {
             if reason == FinishReason::Length {
-                self.observers.kv_transfer(&KvTransfer::Sent(now.since(since), bytes));
+                let waited = live.times.queued.map_or(Nanos::ZERO, |at| at.since(live.times.arrival));
+                let took = now.since(since);
+                self.observers.kv_transfer(&KvTransfer::Sent { took, bytes, waited });
                 self.observers.handed_over(&FirstToken { info: &live.stream.info, times: &live.times }, now);
             }
             self.say_end(&live, EndReason::Finished(reason), now);
