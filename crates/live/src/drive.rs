@@ -134,9 +134,13 @@ pub(crate) fn run(
         pending.extend(commands.try_iter());
         let next = group.next_instant();
         if let Some(command) = pending.pop_front_if(|command| command.at() <= next.max(group.now())) {
-            obey(&mut group, command);
+            let answer = obey(&mut group, command);
             shared.publish(&group);
             deliver(&mut group);
+            if let Some((reply, done)) = answer {
+                // Who asked may have gone.
+                let _ = reply.send(done);
+            }
             continue;
         }
         let now = clock.now();
@@ -162,23 +166,23 @@ pub(crate) fn run(
     }
 }
 
-fn obey(group: &mut RankGroup, command: Command) {
+/// Does what is asked for; what there is to answer when everyone has been told of it.
+fn obey(group: &mut RankGroup, command: Command) -> Option<(oneshot::Sender<bool>, bool)> {
     if group.dead().is_some() {
-        return refuse(command);
+        refuse(command);
+        return None;
     }
     match command {
         Command::Submit { lane, submission, at } => {
             group.submit(lane, submission, at);
         }
         Command::Cancel { id, at } => group.cancel(id, at),
-        Command::ResetCache { reply, at } => {
-            // Who asked may have gone.
-            let _ = reply.send(group.reset_cache(at));
-        }
+        Command::ResetCache { reply, at } => return Some((reply, group.reset_cache(at))),
         Command::Speed { speed, .. } => group.set_speed(speed),
         Command::LoadEnded { lane, id, loaded, at } => group.load_ended(lane, id, loaded, at),
         Command::SendEnded { lane, id, why, at } => group.send_ended(lane, id, why, at),
         Command::Wanted { lane, id, at } => group.kv_wanted(lane, id, at),
         Command::GiveUp { lane, id, at } => group.give_up(lane, id, at),
     }
+    None
 }
