@@ -245,8 +245,14 @@ async fn app(
     let deployment = &pool.deployment;
     let model = settings.server.served_names[0].clone();
     let Seat { number, first_rank, told, address } = *seat;
-    let identity =
-        WorkerIdentity { number, first_rank, told, host: address.ip().to_string(), port: address.port(), model };
+    let identity = WorkerIdentity {
+        number,
+        first_rank,
+        told,
+        host: address.ip().to_string(),
+        port: address.port(),
+        model,
+    };
     let replicas = if settings.together { deployment.replicas } else { NonZeroU32::MIN };
     // Behind one address, the ranks of all workers are told as those of one.
     let mut alike = deployment.clone();

@@ -34,6 +34,7 @@ async fn serve(yaml: &str, dialect: Dialect, settings: OutletSettings) -> Socket
     let listener = server::listen("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let address = listener.local_addr().expect("an address");
     let identity = WorkerIdentity {
+        number: 0,
         first_rank: 0,
         told: Told::alone(1),
         host: "127.0.0.1".into(),
