@@ -397,7 +397,7 @@ fn a_decode_worker_that_dies_amid_the_transfer_fails_the_request() {
     let port = bootstrap_port(&prefill);
     let asked = begin(&prefill, "/generate", &generate(port, 5));
     let mut peer = enter(port as u16, 5);
-    peer.write_all(b"\"ready\"\n").expect("it reads");
+    peer.write_all(b"{\"ready\":{\"bytes\":0}}\n").expect("it reads");
     let told = hear(&peer);
     assert_eq!(told["computed"]["prompt_tokens"], 64);
     assert_eq!(prefill.app.worker.stats()[0].hand_offs.sending, 1);
@@ -433,12 +433,16 @@ fn a_prefill_worker_that_dies_amid_the_transfer_fails_the_request() {
         let (mut stream, _) = door.accept().expect("somebody");
         let mut lines = BufReader::new(stream.try_clone().expect("a copy")).lines();
         let heard = [lines.next(), lines.next()].map(|line| line.expect("a line").expect("UTF-8"));
-        let told = json!({"computed": {"prompt_tokens": 64, "cached_tokens": 0, "computed_for": 0}});
+        let told = json!({
+            "computed": {"worker": 0, "prompt_tokens": 64, "cached_tokens": 0, "computed_for": 0},
+        });
         writeln!(stream, "{told}").expect("it reads");
         heard
     });
     let answer = decode.post("/generate", &generate(port.into(), 9));
-    assert_eq!(dying.join().expect("no panic"), ["{\"enter\":{\"room\":9}}", "\"ready\""]);
+    // 64 tokens of a megabyte.
+    let ready = "{\"ready\":{\"bytes\":64000000}}";
+    assert_eq!(dying.join().expect("no panic"), ["{\"enter\":{\"room\":9}}", ready]);
     assert_eq!(answer.status, 500, "{}", answer.body);
     wait_for_rest(&decode);
 }
@@ -547,7 +551,7 @@ fn strangers_at_the_door_change_nothing() {
     let (prefill, decode) = (prefill_server(), decode_server());
     let port = bootstrap_port(&prefill) as u16;
     let door = door(port);
-    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 200_000], b"\"ready\"\n"] {
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 200_000], b"{\"ready\":{\"bytes\":0}}\n"] {
         let mut stream = TcpStream::connect(("127.0.0.1", door)).expect("it accepts");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         // It may hang up before all is written.
