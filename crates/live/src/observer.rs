@@ -211,7 +211,8 @@ pub struct PassReport<'a> {
     pub first_tokens: &'a [FirstToken<'a>],
     /// Requests that wait for their first admission, by the lengths of their prompts.
     pub queued_prefill: Lengths,
-    /// Requests that wait after having lost their blocks, by the tokens that they have.
+    /// Requests that wait after having lost their blocks, by the tokens that they have; of an SGLang rank that goes on with
+    /// what others have computed, those whose KV is not there.
     pub queued_decode: Lengths,
     /// Requests that ended, in batch order; a stop string ends its request with the pass that completes it.
     pub ended: &'a [Ended<'a>],

@@ -512,9 +512,18 @@ impl LiveRank {
         self.rank.clear_events();
     }
 
-    /// What waits: requests that never ran, and those that lost their blocks.
+    /// What waits: requests that never ran, and those that lost their blocks. Of a rank that goes on with what others have
+    /// computed (SGLang), those whose KV is not there count with the latter, and others not
+    /// (srt/managers/scheduler_components/metrics_reporter.py, 0.5.23).
     fn queued(&self) -> (Lengths, Lengths) {
         let (mut fresh, mut again) = (Lengths::default(), Lengths::default());
+        if self.hand_offs.goes_on() {
+            let apart = self.order.iter().filter(|&&slot| self.rank.awaits_hand_off(slot));
+            for live in apart.filter_map(|slot| self.live[slot.0 as usize].as_ref()) {
+                again.add(live.stream.info.prompt.len() as u64 + u64::from(live.times.output_tokens));
+            }
+            return (fresh, again);
+        }
         let waiting = self.order.iter().filter_map(|slot| self.live[slot.0 as usize].as_ref());
         for live in waiting.filter(|live| live.queued) {
             let prompt = live.stream.info.prompt.len() as u64;

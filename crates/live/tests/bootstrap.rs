@@ -11,6 +11,7 @@ use std::time::Duration;
 use windtunnel_config::KvTransfer;
 use windtunnel_engine::vllm::KvRole;
 use windtunnel_live::kv_transfer::{RoomSettings, TransferSettings, Way};
+use windtunnel_live::observer::Lengths;
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -137,6 +138,26 @@ fn l15_the_first_token_is_that_of_the_prefill_worker() {
     assert_eq!(since(given.first_admit.expect("it ran"), given.first_token), 100.0);
     assert!(since(got.arrival, got.first_token) >= 164.0, "{got:?}");
     assert_eq!(since(got.first_token.expect("it came"), got.last_token), 30.0);
+}
+
+/// metrics_reporter.py: what waits for KV on the decode side is work for decodes, by its length.
+#[test]
+fn what_waits_for_kv_is_work_for_decodes() {
+    let (prefill, decode) = (prefill_server(), decode_server());
+    let mut running = generate(1, 1);
+    running["bootstrap_host"] = json!("2.2.2.2");
+    running["sampling_params"]["max_new_tokens"] = json!(3000);
+    let _running = begin(&decode, "/generate", &running);
+    // The prefill worker never hears of it.
+    let _waiting = begin(&decode, "/generate", &generate(bootstrap_port(&prefill), 5));
+    let expected = (Lengths::default(), Lengths { count: 1, sum: 64, squares: 64 * 64 });
+    for _ in 0..1000 {
+        if decode.log.queued() == expected {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{:?}", decode.log.queued());
 }
 
 #[test]

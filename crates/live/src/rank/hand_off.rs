@@ -84,6 +84,11 @@ impl HandOffs {
         self.loading.is_empty() && self.held.is_empty()
     }
 
+    /// Others compute its prompts, and it has their requests from the beginning.
+    pub(super) fn goes_on(&self) -> bool {
+        self.part == Some(Part::Decode)
+    }
+
     /// A worker that computes prompts gives one token: every one of SGLang (srt/disaggregation/prefill.py `_process_req`,
     /// 0.5.23), one of TensorRT-LLM where it is asked for that. vLLM's gives what its client asks for.
     pub(super) fn shorten(&self, request: &mut Request) {

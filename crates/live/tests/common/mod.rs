@@ -9,7 +9,7 @@ use windtunnel_config::Deployment;
 use windtunnel_engine::{Nanos, RankStats, Rejection, RequestId};
 use windtunnel_live::kv_transfer::Transfers;
 use windtunnel_live::observer::{
-    Ended, FirstToken, Observers, PassObserver, PassReport, RequestInfo, RequestTimes,
+    Ended, FirstToken, Lengths, Observers, PassObserver, PassReport, RequestInfo, RequestTimes,
 };
 use windtunnel_live::stream::TokenStream;
 use windtunnel_live::{Stops, Submission, Worker, WorkerOptions};
@@ -73,7 +73,10 @@ pub fn side(yaml: &str, overrides: &[&str], prefill: bool) -> Deployment {
 
 /// What an observer saw, as lines.
 #[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<RequestTimes>>>);
+pub struct Log(Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<RequestTimes>>>, Arc<Mutex<Queued>>);
+
+/// What waits for its prefill, and what waits for its decode.
+type Queued = (Lengths, Lengths);
 
 impl Log {
     pub fn lines(&self) -> Vec<String> {
@@ -83,6 +86,11 @@ impl Log {
     /// The times of the requests that ended, in order.
     pub fn times(&self) -> Vec<RequestTimes> {
         self.1.lock().expect("no observer panicked").clone()
+    }
+
+    /// What waited as of the last pass.
+    pub fn queued(&self) -> Queued {
+        *self.2.lock().expect("no observer panicked")
     }
 
     fn note(&self, line: String) {
@@ -103,6 +111,7 @@ impl PassObserver for Log {
         let gaps: Vec<String> = pass.gaps.iter().map(|(gap, n)| format!("{}x{n}", gap.as_ms())).collect();
         let ended: Vec<String> =
             pass.ended.iter().map(|e| format!("{} {}", e.info.name, e.reason.as_str())).collect();
+        *self.2.lock().expect("no observer panicked") = (pass.queued_prefill, pass.queued_decode);
         let times = pass.ended.iter().map(|ended| *ended.times);
         self.1.lock().expect("no observer panicked").extend(times);
         self.note(format!(
