@@ -519,7 +519,9 @@ impl LiveRank {
         let (mut fresh, mut again) = (Lengths::default(), Lengths::default());
         if self.hand_offs.goes_on() {
             let apart = self.order.iter().filter(|&&slot| self.rank.awaits_hand_off(slot));
-            for live in apart.filter_map(|slot| self.live[slot.0 as usize].as_ref()) {
+            let apart = apart.filter_map(|slot| self.live[slot.0 as usize].as_ref());
+            // Those that were retracted are in a queue of their own.
+            for live in apart.filter(|live| live.times.first_admit.is_none()) {
                 again.add(live.stream.info.prompt.len() as u64 + u64::from(live.times.output_tokens));
             }
             return (fresh, again);
