@@ -12,7 +12,7 @@ const CALIBRATED: &str = "not supported yet; calibrated timing goes by the check
 const OFFLOAD: &str = "KV cache tiers beyond the host's memory are not supported yet";
 const SPECULATION: &str = "speculative decoding is not supported yet";
 const CONTEXT_PARALLEL: &str = "context parallelism is not supported yet; allowed is 1";
-const TIERS: &str = "credits KV cache tiers beyond the accelerator's memory, which are not supported yet";
+const TIERS: &str = "credits KV cache tiers beyond the host's memory, which are not supported yet";
 const RECOMMEND: &str = "belongs to recommend, which is not supported yet; this is a prediction";
 
 const NO_REGRESSION: &str = "belongs to AISimulate's regression over forward-pass metrics; the deployment's own timing \
@@ -100,7 +100,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.workers.aggregated.timing.forward_model", &["null"], CALIBRATED),
     ("engine.workers.aggregated.timing.fpm_parquet_path", &["null"], CALIBRATED),
     ("engine.workers.aggregated.timing.estimator_config", &["null"], CALIBRATED),
-    ("router.host_cache_hit_weight", &[], TIERS),
     ("router.disk_cache_hit_weight", &[], TIERS),
     ("router.shared_cache_multiplier", &[], TIERS),
 ];

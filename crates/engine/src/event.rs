@@ -228,6 +228,16 @@ impl KvEvents {
         self.entries.push(Entry::Removed { tier, count: blocks.len() as u32 });
     }
 
+    /// Blocks of a request that entered a tier, or else left it.
+    pub fn of_tier(tier: Tier, request: RequestId, blocks: &[BlockKey], stored: bool) -> KvEvents {
+        let mut events = KvEvents::default();
+        match stored {
+            true => events.stored_in(tier, request, 0, None, blocks),
+            false => events.removed_as_one(tier, blocks),
+        }
+        events
+    }
+
     /// The cache was emptied, all at once.
     pub fn cleared(&mut self) {
         self.entries.push(Entry::Cleared);

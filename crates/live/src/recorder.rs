@@ -73,10 +73,7 @@ impl Recorder {
             worker: self.row.worker,
             rank: self.row.rank,
             prefill_worker: None,
-            routing: info.routed.and_then(|routed| routed.record).map(|record| Routing {
-                overlap: record.overlap_tokens,
-                best_overlap: record.best_overlap_tokens,
-            }),
+            routing: info.routed.and_then(|routed| routed.record).map(routing),
             arrival: info.routed.map_or(times.arrival, |routed| routed.came),
             dispatched: times.arrival,
             first_admit: times.first_admit,
@@ -109,10 +106,7 @@ impl PromptRecord {
     fn before(self, record: RequestRecord) -> RequestRecord {
         RequestRecord {
             prefill_worker: Some(self.worker),
-            routing: self.routing.map(|known| Routing {
-                overlap: known.overlap_tokens,
-                best_overlap: known.best_overlap_tokens,
-            }),
+            routing: self.routing.map(routing),
             arrival: self.arrival,
             dispatched: self.times.arrival,
             first_admit: self.times.first_admit,
@@ -122,6 +116,14 @@ impl PromptRecord {
             preemptions: self.times.preemptions + record.preemptions,
             ..record
         }
+    }
+}
+
+fn routing(record: RoutingRecord) -> Routing {
+    Routing {
+        overlap: record.overlap_tokens,
+        best_overlap: record.best_overlap_tokens,
+        below: record.below.map(|below| (below.host, below.disk)),
     }
 }
 

@@ -13,6 +13,8 @@ pub struct Routing {
     pub overlap: u32,
     /// Where most of it was.
     pub best_overlap: u32,
+    /// Where the router credits tiers below the accelerator's memory: of it on the host, and on a disk.
+    pub below: Option<(u32, u32)>,
 }
 
 impl Routing {

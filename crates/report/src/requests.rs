@@ -50,6 +50,8 @@ struct Line<'a> {
     router_overlap_tokens: Option<u32>,
     router_best_overlap_tokens: Option<u32>,
     router_regret_tokens: Option<u32>,
+    #[serde(flatten)]
+    below: Option<BelowLine>,
     admission_count: u32,
     readmission_count: u32,
     preemption_count: u32,
@@ -58,6 +60,13 @@ struct Line<'a> {
     terminal_status: &'static str,
     reject_reason: Option<&'static str>,
     detail: Option<String>,
+}
+
+/// What there is more of a request that was routed by lower tiers, too.
+#[derive(Debug, Serialize)]
+struct BelowLine {
+    router_host_overlap_tokens: u32,
+    router_disk_overlap_tokens: u32,
 }
 
 impl<'a> Line<'a> {
@@ -106,6 +115,10 @@ impl<'a> Line<'a> {
             router_overlap_tokens: record.routing.map(|routing| routing.overlap),
             router_best_overlap_tokens: record.routing.map(|routing| routing.best_overlap),
             router_regret_tokens: record.routing.map(|routing| routing.regret()),
+            below: record.routing.and_then(|routing| routing.below).map(|(host, disk)| BelowLine {
+                router_host_overlap_tokens: host,
+                router_disk_overlap_tokens: disk,
+            }),
             admission_count: record.admissions,
             readmission_count: record.admissions.saturating_sub(1),
             preemption_count: record.preemptions,

@@ -131,6 +131,7 @@ impl Router for CacheAware {
         let record = RoutingRecord {
             overlap_tokens: tokens(self.overlaps.of(worker)),
             best_overlap_tokens: tokens(self.overlaps.best()),
+            below: None,
         };
         self.enter(worker);
         self.loads[worker as usize] += 1;

@@ -88,7 +88,7 @@ impl Holders {
     pub fn apply(&mut self, rank: u32, events: &KvEvents) {
         for event in events.iter() {
             match event {
-                // Copies on the host earn no credit.
+                // Copies in other tiers are for the index of these.
                 KvEvent::Stored { tier, .. } | KvEvent::Removed { tier, .. } if tier != Tier::Device => {}
                 KvEvent::Stored { blocks, .. } => runs(blocks, |run| self.add(rank, run)),
                 KvEvent::Removed { blocks, .. } => runs(blocks, |run| self.remove(rank, run)),
@@ -180,11 +180,67 @@ impl Holders {
         }
         walk.finish();
     }
+
+    /// How many blocks of a prompt each rank holds from a position of its own on. `starts` are these by rank, and the
+    /// ranks in the order of theirs.
+    pub(crate) fn overlaps_from(
+        &self,
+        prompt: &[KeyRun],
+        (starts, order): (&[u32], &[u32]),
+        found: &mut Overlaps,
+    ) {
+        found.clear(self.ranks, self.words);
+        found.active.fill(0);
+        let keys = prompt.iter().flat_map(|run| (0..run.count).map(|at| run.key(at)));
+        let (mut waiting, mut active) = (order.iter().peekable(), 0u32);
+        let mut end = 0;
+        for (depth, key) in (0u32..).zip(keys) {
+            while let Some(&rank) = waiting.next_if(|&&rank| starts[rank as usize] == depth) {
+                found.active[rank as usize / 64] |= 1 << (rank % 64);
+                active += 1;
+            }
+            end = depth + 1;
+            if active == 0 {
+                if waiting.peek().is_none() {
+                    break;
+                }
+                continue;
+            }
+            let entry = self.table.get(key);
+            for word in 0..self.words {
+                let members = match entry & !COPIED {
+                    _ if entry == NIL => 0,
+                    rank if rank < FIRST_SET => u64::from(rank as usize / 64 == word) << (rank % 64),
+                    set => self.sets[(set - FIRST_SET) as usize * self.words + word],
+                };
+                let gone = found.active[word] & !members;
+                if gone != 0 {
+                    found.active[word] &= members;
+                    active -= drop_behind(found, word, gone, starts, depth);
+                }
+            }
+        }
+        for word in 0..self.words {
+            let left = std::mem::take(&mut found.active[word]);
+            drop_behind(found, word, left, starts, end);
+        }
+    }
+}
+
+/// The ranks with a bit in `gone` have what lies between their starts and `depth`. Tells how many they are.
+fn drop_behind(found: &mut Overlaps, word: usize, mut gone: u64, starts: &[u32], depth: u32) -> u32 {
+    let count = gone.count_ones();
+    while gone != 0 {
+        let rank = word as u32 * 64 + gone.trailing_zeros();
+        found.set(rank, depth - starts[rank as usize]);
+        gone &= gone - 1;
+    }
+    count
 }
 
 /// Gives `take` the keys that several requests can have, in runs: those of a prompt that follow each other are mostly
 /// consecutive.
-fn runs(keys: &[BlockKey], mut take: impl FnMut(KeyRun)) {
+pub(crate) fn runs(keys: &[BlockKey], mut take: impl FnMut(KeyRun)) {
     keys.chunk_by(|one, next| next.0 == one.0.wrapping_add(1) && one.space() == next.space())
         .filter(|run| run[0].space() != KeySpace::Private)
         .for_each(|run| take(KeyRun { first: run[0], count: run.len() as u32 }));

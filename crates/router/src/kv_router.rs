@@ -3,7 +3,8 @@
 //!
 //! cost = prefill_load_scale · ((tokens to compute + prompt) / block − credit) + blocks in use + weight · requests
 //!
-//! The credit is that of the blocks of the prompt that the rank has cached. After dynamo-kv-router 1.6.1
+//! The credit is that of the blocks of the prompt that the rank has cached, and of those that follow in the tiers below.
+//! After dynamo-kv-router 1.6.1
 //! (scheduling/selector/reference.rs); the arithmetic is written in the same order, so that what is a tie there is
 //! one here.
 
@@ -11,8 +12,9 @@ use crate::draw::Draw;
 use crate::holders::{Holders, Overlaps};
 use crate::members::Members;
 use crate::queue::{Queue, QueueSettings};
+use crate::tiers::{Below, LowerTiers, TierCredits};
 use crate::tracker::{PrefillLoad, Prompt, Tracker};
-use crate::{Choice, Fleet, Incoming, News, Router, RoutingRecord, Verdict, Workers};
+use crate::{BelowTokens, Choice, Fleet, Incoming, News, Router, RoutingRecord, Verdict, Workers};
 use std::sync::Arc;
 use windtunnel_engine::{Nanos, Request, RequestId, shared_prompt_keys};
 
@@ -58,6 +60,8 @@ pub struct KvRouterSettings {
     pub temperature: f64,
     /// Uncomputed prompt tokens are thought to become fewer as time passes.
     pub expects_prefill_times: bool,
+    /// Of deployments with tiers below the accelerator's memory: what a block there is worth.
+    pub tiers: Option<TierCredits>,
     /// Requests are held back while every rank is busy.
     pub queue: Option<QueueSettings>,
     /// Which part of its requests the workers serve.
@@ -78,6 +82,7 @@ impl Default for KvRouterSettings {
             decode_active_request_weight: 0.0,
             temperature: 0.0,
             expects_prefill_times: false,
+            tiers: None,
             queue: None,
             serves: Serves::Whole,
             seed: 42,
@@ -97,6 +102,7 @@ pub struct KvRouter {
     /// Changes of the members so far.
     changes: u64,
     index: Holders,
+    lower: Option<LowerTiers>,
     tracker: Tracker,
     draw: Draw,
     prefill_time: Option<PrefillTime>,
@@ -114,6 +120,7 @@ struct Waiting {
     dp_rank: Option<u32>,
     prompt: Prompt,
     overlaps: Vec<(u32, u32)>,
+    below: Vec<(u32, Below)>,
     /// [`KvRouter::changes`] when it came: other workers have cached other things.
     changes: u64,
 }
@@ -128,6 +135,7 @@ impl KvRouter {
             members: Members::new(fleet.workers.get()),
             changes: 0,
             index: Holders::new(fleet.size()),
+            lower: settings.tiers.map(|credits| LowerTiers::new(credits, fleet.size())),
             tracker: Tracker::new(fleet.size(), prefill_time.is_some()),
             draw: Draw::new(settings.seed),
             prefill_time,
@@ -164,19 +172,50 @@ impl KvRouter {
     fn place(&mut self, id: RequestId, dp_rank: Option<u32>, now: Nanos) -> Choice {
         self.tracker.look_up(&self.prompt);
         let rank = self.choose(dp_rank, now);
-        let block_size = self.settings.block_size;
-        let cached = (self.overlaps.of(rank) * block_size).min(self.prompt.tokens);
+        let cached = self.cached(rank);
         let uncached = if self.settings.serves == Serves::Outputs { 0 } else { self.prompt.tokens - cached };
         let prefill = (uncached > 0).then(|| PrefillLoad {
             tokens: uncached.into(),
             time: self.prefill_time.as_ref().map(|time| time(uncached, cached)),
         });
         self.tracker.add(id, rank, &self.prompt, prefill, now);
-        let record =
-            RoutingRecord { overlap_tokens: cached, best_overlap_tokens: self.overlaps.best() * block_size };
+        let block_size = self.settings.block_size;
+        let record = RoutingRecord {
+            overlap_tokens: cached,
+            best_overlap_tokens: self.best_cached(),
+            below: self.lower.as_ref().map(|lower| {
+                let Below { host, disk } = lower.of(rank);
+                BelowTokens { host: host * block_size, disk: disk * block_size }
+            }),
+        };
         let ranks = self.ranks;
         let record = (self.settings.serves != Serves::Outputs).then_some(record);
         Choice { worker: rank / ranks, rank: Some(rank % ranks), record }
+    }
+
+    /// Tokens of the prompt at hand that need not be computed on a rank, those in lower tiers by what they are worth.
+    fn cached(&self, rank: u32) -> u32 {
+        let (device, block) = (self.overlaps.of(rank), self.settings.block_size);
+        let tokens = match &self.lower {
+            None => device * block,
+            Some(lower) => (lower.credit(rank, f64::from(device)) * f64::from(block)).round() as u32,
+        };
+        tokens.min(self.prompt.tokens)
+    }
+
+    /// The most of it on any rank.
+    fn best_cached(&self) -> u32 {
+        let device = self.overlaps.best() * self.settings.block_size;
+        let below = self.lower.iter().flat_map(|lower| lower.some()).map(|(rank, _)| self.cached(rank));
+        below.fold(device, u32::max)
+    }
+
+    /// Looks up what the ranks have of the prompt at hand.
+    fn look_up(&mut self) {
+        self.index.overlaps(&self.prompt.keys, &mut self.overlaps);
+        if let Some(lower) = &mut self.lower {
+            lower.look_up(&self.prompt.keys, &self.overlaps);
+        }
     }
 
     fn choose(&mut self, dp_rank: Option<u32>, now: Nanos) -> u32 {
@@ -190,6 +229,24 @@ impl KvRouter {
 
     #[inline]
     fn choose_among(&mut self, candidates: impl Iterator<Item = u32> + Clone, now: Nanos) -> u32 {
+        // Who has no lower tiers is not to pay for a look at them, rank by rank.
+        match self.lower.take() {
+            None => self.choose_by(candidates, now, |_, credit| credit),
+            Some(lower) => {
+                let chosen = self.choose_by(candidates, now, |rank, credit| lower.credit(rank, credit));
+                self.lower = Some(lower);
+                chosen
+            }
+        }
+    }
+
+    #[inline]
+    fn choose_by(
+        &mut self,
+        candidates: impl Iterator<Item = u32> + Clone,
+        now: Nanos,
+        credit: impl Fn(u32, f64) -> f64,
+    ) -> u32 {
         let least_load = if self.settings.overlap_score_credit_decay > 0.0 {
             candidates.clone().map(|rank| self.tracker.prefill_tokens(rank, now)).min().unwrap_or(0)
         } else {
@@ -200,7 +257,7 @@ impl KvRouter {
         let drawn = self.settings.temperature > 0.0;
         let mut least = f64::INFINITY;
         for rank in candidates {
-            let cost = self.cost(rank, least_load, now);
+            let cost = self.cost(rank, least_load, now, &credit);
             if !drawn {
                 if cost > least {
                     continue;
@@ -224,7 +281,7 @@ impl KvRouter {
     }
 
     #[inline]
-    fn cost(&self, rank: u32, least_load: u64, now: Nanos) -> f64 {
+    fn cost(&self, rank: u32, least_load: u64, now: Nanos, with_tiers: impl Fn(u32, f64) -> f64) -> f64 {
         let settings = &self.settings;
         let block = f64::from(settings.block_size);
         let load = self.tracker.prefill_tokens(rank, now);
@@ -235,7 +292,8 @@ impl KvRouter {
         } else {
             1.0
         };
-        let credit = settings.overlap_score_credit * decay * f64::from(self.overlaps.of(rank));
+        let device = settings.overlap_score_credit * decay * f64::from(self.overlaps.of(rank));
+        let credit = with_tiers(rank, device);
         let raw = (load + u64::from(self.prompt.tokens)) as f64 / block;
         let adjusted = match settings.floor {
             Floor::Zero => (raw - credit).max(0.0),
@@ -254,18 +312,19 @@ impl Router for KvRouter {
         if serves == Serves::Outputs {
             self.prompt.keys.clear();
         }
-        self.index.overlaps(&self.prompt.keys, &mut self.overlaps);
+        self.look_up();
         if serves == Serves::Prompts {
             self.prompt.keys.clear();
             self.prompt.blocks = 0;
         }
         let id = incoming.request.id;
         let holds = self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) || self.all_busy(incoming.now);
+        let uncached = if holds { self.prompt.tokens - self.best_cached() } else { 0 };
         if holds && let Some(queue) = &mut self.queue {
             let some = self.overlaps.some().iter().map(|&rank| (rank, self.overlaps.of(rank))).collect();
             let (dp_rank, prompt, changes) = (incoming.dp_rank, self.prompt.clone(), self.changes);
-            let waiting = Waiting { id, dp_rank, prompt, overlaps: some, changes };
-            let uncached = self.prompt.tokens - self.overlaps.best() * self.settings.block_size;
+            let below = self.lower.iter().flat_map(LowerTiers::some).collect();
+            let waiting = Waiting { id, dp_rank, prompt, overlaps: some, below, changes };
             queue.push(waiting, incoming.now, incoming.request.priority, uncached);
             return Verdict::Held;
         }
@@ -276,7 +335,12 @@ impl Router for KvRouter {
         match news {
             News::FirstToken(id) => self.tracker.first_token(id, time),
             News::Ended(id) => self.tracker.end(id, time),
-            News::Cache(events) if self.members.has(rank / self.ranks) => self.index.apply(rank, events),
+            News::Cache(events) if self.members.has(rank / self.ranks) => {
+                self.index.apply(rank, events);
+                if let Some(lower) = &mut self.lower {
+                    lower.apply(rank, events);
+                }
+            }
             News::Cache(_) => {}
         }
     }
@@ -285,13 +349,21 @@ impl Router for KvRouter {
         self.members.join(worker);
         let ranks = self.members.numbers() * self.ranks;
         self.index.grow(ranks);
+        if let Some(lower) = &mut self.lower {
+            lower.grow(ranks);
+        }
         self.tracker.grow(ranks);
         self.changes += 1;
     }
 
     fn left(&mut self, worker: u32) {
         self.members.leave(worker);
-        self.ranks_of(worker).for_each(|rank| self.index.clear(rank));
+        for rank in self.ranks_of(worker) {
+            self.index.clear(rank);
+            if let Some(lower) = &mut self.lower {
+                lower.clear(rank);
+            }
+        }
         self.changes += 1;
     }
 
@@ -299,13 +371,16 @@ impl Router for KvRouter {
         if self.members.is_empty() || self.all_busy(now) {
             return None;
         }
-        let Waiting { id, dp_rank, prompt, overlaps, changes } = self.queue.as_mut()?.pop()?;
+        let Waiting { id, dp_rank, prompt, overlaps, below, changes } = self.queue.as_mut()?.pop()?;
         self.prompt = prompt;
         if changes == self.changes {
             // What the ranks had when it came: its turn is no new look-up.
             self.overlaps.restore(&overlaps);
+            if let Some(lower) = &mut self.lower {
+                lower.restore(&below);
+            }
         } else {
-            self.index.overlaps(&self.prompt.keys, &mut self.overlaps);
+            self.look_up();
         }
         Some((id, self.place(id, dp_rank, now)))
     }

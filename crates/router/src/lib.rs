@@ -25,6 +25,7 @@ mod scorers;
 mod session;
 #[cfg(test)]
 mod testing;
+mod tiers;
 mod tracker;
 
 pub use balancer::VllmBalancer;
@@ -41,6 +42,7 @@ pub use queue::{QueuePolicy, QueueSettings};
 pub use round_robin::RoundRobin;
 pub use scorers::{Scorer, ScorerKind, WeightedScorers};
 pub use session::SessionAffinity;
+pub use tiers::TierCredits;
 
 use std::num::NonZeroU32;
 use windtunnel_engine::{KvEvents, Nanos, RankStats, Request, RequestId};
@@ -149,10 +151,22 @@ impl Choice {
 /// How much of a prompt a policy thought to be cached when it placed the request. In tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoutingRecord {
-    /// On the rank, or worker, that was chosen.
+    /// On the rank, or worker, that was chosen. What is in a tier below the accelerator's memory counts by what it is
+    /// worth.
     pub overlap_tokens: u32,
     /// On that which has most of it.
     pub best_overlap_tokens: u32,
+    /// Where such tiers are credited: what they were thought to hold of it on the one that was chosen.
+    pub below: Option<BelowTokens>,
+}
+
+/// Tokens of a prompt in tiers below the accelerator's memory, each behind those of the tiers before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BelowTokens {
+    /// In the host's memory.
+    pub host: u32,
+    /// On a disk.
+    pub disk: u32,
 }
 
 /// The answer of a policy.

@@ -6,7 +6,7 @@
 use crate::draw::unit;
 use crate::{Needs, News, Router};
 use std::collections::VecDeque;
-use windtunnel_engine::{BlockKey, KeySpace, KvEvent, KvEventScope, KvEvents, Nanos, RequestId, Tier};
+use windtunnel_engine::{BlockKey, KeySpace, KvEvent, KvEventScope, KvEvents, Nanos, RequestId};
 
 /// What the ranks of a run have to tell.
 #[derive(Clone, Copy, Debug, Default)]
@@ -169,9 +169,7 @@ impl NewsBook {
 fn is_shared(events: &KvEvents) -> bool {
     let shared = |blocks: &[BlockKey]| blocks.iter().any(|key| key.space() != KeySpace::Private);
     events.iter().any(|event| match event {
-        KvEvent::Stored { tier, blocks, .. } | KvEvent::Removed { tier, blocks } => {
-            tier == Tier::Device && shared(blocks)
-        }
+        KvEvent::Stored { blocks, .. } | KvEvent::Removed { blocks, .. } => shared(blocks),
         KvEvent::Cleared => true,
     })
 }

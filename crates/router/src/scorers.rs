@@ -121,6 +121,7 @@ impl Router for WeightedScorers {
         let record = RoutingRecord {
             overlap_tokens: self.overlap(worker) * self.block_size,
             best_overlap_tokens: self.overlaps.best() * self.block_size,
+            below: None,
         };
         let looks = self.scorers.iter().any(|scorer| scorer.kind == ScorerKind::PrefixCache);
         Verdict::To(Choice { record: looks.then_some(record), ..Choice::worker(worker) })

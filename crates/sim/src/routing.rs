@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::num::NonZeroU32;
 use windtunnel_config::Deployment;
 use windtunnel_engine::{Nanos, RequestId};
-use windtunnel_router::{Choice, Fleet, Incoming, Needs, Router, Verdict};
+use windtunnel_router::{Choice, Fleet, Incoming, Needs, Router, RoutingRecord, Verdict};
 use windtunnel_traffic::Arrival;
 
 pub(crate) struct Routing {
@@ -222,6 +222,15 @@ impl Routing {
             self.watch.pop();
         }
         None
+    }
+}
+
+/// What is kept of a placement with the request.
+pub(crate) fn known(record: RoutingRecord) -> windtunnel_report::Routing {
+    windtunnel_report::Routing {
+        overlap: record.overlap_tokens,
+        best_overlap: record.best_overlap_tokens,
+        below: record.below.map(|below| (below.host, below.disk)),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::observer::Observer;
 use crate::options::{Options, PROGRESS_STEP, Progress, Watch};
 use crate::placement::{Placer, ranks_per_group};
 use crate::reporting::{Ending, outside_of_profile, report};
-use crate::routing::Routing;
+use crate::routing::{Routing, known};
 use crate::steering::Steering;
 use crate::threads::{self, Hands};
 use std::sync::atomic::Ordering;
@@ -329,11 +329,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         let retries = self.steering.as_mut().map_or(0, |steering| steering.sends(&arrival));
         let came = std::mem::replace(&mut arrival.request.arrival, now);
         arrival.dp_rank = arrival.dp_rank.or(choice.rank);
-        let routing = choice.record.map(|record| windtunnel_report::Routing {
-            overlap: record.overlap_tokens,
-            best_overlap: record.best_overlap_tokens,
-        });
-        let sending = Sending { arrival, came, routing, retries };
+        let sending = Sending { arrival, came, routing: choice.record.map(known), retries };
         let ignore_eos = self.deployment.ignore_eos;
         let at = send_to(&mut self.groups, &mut self.placer, ignore_eos, choice.worker, sending, now);
         self.routing.note(&self.groups, at);

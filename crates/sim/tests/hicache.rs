@@ -60,15 +60,18 @@ fn what_is_being_copied_holds_its_memory() {
     assert_eq!(times(&output), [[10.0, 0.0], [60.0, 0.0]]);
 }
 
-/// A router is told of what is on the device alone: a prompt that is on the host only has no overlap when it comes again.
+/// Of a prompt that is on the host only, 40 tokens, three quarters count when it comes again: 30 of the 130 of all
+/// prompts. Other routers hear of the accelerator alone.
 #[test]
-fn the_router_knows_the_device_alone() {
+fn the_kv_router_credits_the_host() {
     let requests = [asked(0.0, 0..40, 1), asked(100.0, 1000..1050, 1), asked(200.0, 0..40, 1)];
     let overlap = |router: &str| {
         let output = run(&[&offload("d2h_bandwidth_gbps: 0"), router], &requests);
         output.metric("router_overlap_ratio")
     };
-    assert_eq!(overlap("router={policy: kv_router, block_size: 1}"), Some(0.0));
+    assert_eq!(overlap("router={policy: kv_router, block_size: 1}"), Some(30.0 / 130.0));
+    assert_eq!(overlap("router={policy: kv_router, block_size: 1, host_cache_hit_weight: 0}"), Some(0.0));
+    assert_eq!(overlap("router={policy: scorers, block_size: 1}"), Some(0.0));
 }
 
 /// Selective copies nothing that was used once.

@@ -75,6 +75,11 @@ pub(crate) struct Router {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1e9))]
     pub overlap_score_credit_decay: Option<f64>,
+    /// kv_router: credit of a block of the prompt in the host's memory, behind those on the accelerator; 0.75 if not
+    /// given. Needs kv_cache.host_offload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub host_cache_hit_weight: Option<f64>,
     /// kv_router: weight of a block of prompt to compute against a block in use; 1 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1e9))]

@@ -6,7 +6,7 @@ use crate::experiment::{Deployment, Semantics};
 use windtunnel_engine::{Nanos, RankConfig};
 use windtunnel_router::{
     CacheAwareSettings, Floor, KvRouterSettings, Policy, PrefixHashSettings, QueuePolicy, QueueSettings,
-    Scorer, ScorerKind, Serves,
+    Scorer, ScorerKind, Serves, TierCredits,
 };
 
 /// Seed of what a policy draws, where none is given.
@@ -147,10 +147,11 @@ fn foreign_keys(keys: &Router, findings: &mut Findings) {
     findings.foreign("router.seed", drawless && keys.seed.is_some(), "the policies that draw", &here);
     // What AISimulate accepts beside any policy.
     let model = keys.prefill_load_model.is_some_and(|model| model != PrefillLoadModel::NONE);
-    let given: [(&str, bool, &[RouterPolicy]); 17] = [
+    let given: [(&str, bool, &[RouterPolicy]); 18] = [
         ("block_size", keys.block_size.is_some(), &[KvRouter, PrefixHash, CacheAware, Scorers]),
         ("overlap_score_credit", keys.overlap_score_credit.is_some(), &[KvRouter]),
         ("overlap_score_credit_decay", keys.overlap_score_credit_decay.is_some(), &[KvRouter]),
+        ("host_cache_hit_weight", keys.host_cache_hit_weight.is_some(), &[KvRouter]),
         ("prefill_load_scale", keys.prefill_load_scale.is_some(), &[KvRouter]),
         ("decode_active_request_weight", keys.decode_active_request_weight.is_some(), &[KvRouter]),
         ("temperature", keys.temperature.is_some(), &[KvRouter]),
@@ -243,10 +244,23 @@ fn kv_router(
         decode_active_request_weight: *keys.decode_active_request_weight.get_or_insert(0.0),
         temperature: *keys.temperature.get_or_insert(0.0),
         expects_prefill_times: model != PrefillLoadModel::NONE,
+        tiers: tiers(keys, deployment, findings),
         queue: queue(keys, deployment, findings),
         serves: Serves::Whole,
         seed,
     })
+}
+
+/// What blocks below the accelerator's memory are worth, where there is such a tier.
+fn tiers(keys: &mut Router, deployment: &Deployment, findings: &mut Findings) -> Option<TierCredits> {
+    if deployment.host_offload.is_none() {
+        let given = keys.host_cache_hit_weight.is_some();
+        let owner = "engine.workers.aggregated.kv_cache.host_offload";
+        findings.foreign("router.host_cache_hit_weight", given, owner, "no such tier");
+        return None;
+    }
+    let usual = TierCredits::default();
+    Some(TierCredits { host: *keys.host_cache_hit_weight.get_or_insert(usual.host), ..usual })
 }
 
 fn queue(keys: &mut Router, deployment: &Deployment, findings: &mut Findings) -> Option<QueueSettings> {

@@ -263,7 +263,9 @@ fn not_yet() -> Vec<Case> {
         set("value: router policy", &["router.policy=least_loaded"]),
         set("value: negative router seed", &["router={policy: random, seed: -1}"]),
         set("key: misspelt router key", &["router={policy: random, sed: 1}"]),
-        set("not yet: credit of host tiers", &["router={policy: kv_router, host_cache_hit_weight: 0.75}"]),
+        set("foreign: credit of the host without one", &["router={policy: kv_router, host_cache_hit_weight: 0.75}"]),
+        set("foreign: credit of the host elsewhere", &["router={policy: scorers, host_cache_hit_weight: 0.75}"]),
+        set("value: credit of the host above 1", &["router={policy: kv_router, host_cache_hit_weight: 1.5}"]),
         set("not yet: credit of disk tiers", &["router={policy: kv_router, disk_cache_hit_weight: 0.25}"]),
         set("not yet: credit of shared tiers", &["router={policy: kv_router, shared_cache_multiplier: 0.5}"]),
         set(

@@ -109,6 +109,11 @@ impl BlockPool {
         &self.events
     }
 
+    /// Takes over events of another tier, behind its own.
+    pub(crate) fn tell(&mut self, events: &KvEvents) {
+        self.events.append(events);
+    }
+
     /// Marks all events as published.
     pub(crate) fn clear_events(&mut self) {
         self.events.clear();

@@ -313,9 +313,9 @@ impl KeyTable {
         self.len
     }
 
-    /// The first block under `key`, or [`NIL`].
+    /// What is under `key`, or [`NIL`](Self::NIL).
     #[inline]
-    pub(crate) fn get(&self, key: BlockKey) -> u32 {
+    pub fn get(&self, key: BlockKey) -> u32 {
         match key.space() {
             KeySpace::Prefix => self.prefix.get(key.value()),
             KeySpace::Private => self.private.get(key.value()),

@@ -30,6 +30,7 @@ impl Rank {
         self.deliver(&mut pass);
         self.read_jobs(&pass.jobs_done);
         self.read_reports(&pass.reports);
+        self.tell_host_events();
         self.flight.recycle(pass);
         &self.outcome
     }

@@ -7,7 +7,7 @@
 use super::host::{Found, HostPool, Uses};
 use super::rank::Rank;
 use super::sequence::State;
-use crate::event::{KvEvents, Tier};
+use crate::event::{KvEventScope, KvEvents, Tier};
 use crate::identity::BlockKey;
 use crate::pass::{HostJob, Slot};
 use crate::request::{FinishReason, RequestId};
@@ -63,8 +63,9 @@ pub(super) struct Offload {
     block_size: u32,
     /// Blocks handed to somebody in the pass being scheduled.
     handed_out: HashSet<u32>,
+    /// Those that the next pass to be processed makes visible.
     events: KvEvents,
-    events_on: bool,
+    scope: KvEventScope,
 }
 
 /// What the host has for a waiting request.
@@ -76,7 +77,7 @@ pub(super) enum HostHit {
 }
 
 impl Offload {
-    pub(super) fn new(chunks: u32, block_size: u32, caching: bool, events_on: bool) -> Offload {
+    pub(super) fn new(chunks: u32, block_size: u32, caching: bool, scope: KvEventScope) -> Offload {
         Offload {
             host: HostPool::new(chunks),
             next_job: 0,
@@ -89,7 +90,7 @@ impl Offload {
             block_size,
             handed_out: HashSet::new(),
             events: KvEvents::default(),
-            events_on,
+            scope,
         }
     }
 
@@ -124,8 +125,8 @@ impl Offload {
             });
         } else {
             let ready = self.host.end_write(&job.keys);
-            if self.events_on {
-                ready.iter().for_each(|&key| self.events.stored_in(Tier::Host, job.request, 0, None, &[key]));
+            for &key in ready.iter().filter(|&&key| self.scope.tells(key)) {
+                self.events.stored_in(Tier::Host, job.request, 0, None, &[key]);
             }
         }
         for block in job.blocks {
@@ -148,7 +149,8 @@ impl Offload {
     fn store(&mut self, id: RequestId, keys: &[(u32, BlockKey)], blocks: &[u32]) -> Option<Option<HostJob>> {
         let copies = self.copies.entry(id).or_default();
         let written = self.host.write(keys, &mut copies.uses);
-        if self.events_on && !self.host.removed.is_empty() {
+        self.host.removed.retain(|&key| self.scope.tells(key));
+        if !self.host.removed.is_empty() {
             self.events.removed_as_one(Tier::Host, &self.host.removed);
         }
         self.host.removed.clear();
@@ -178,15 +180,12 @@ impl Rank {
         }
     }
 
-    /// The events of the host tier that became visible with the last `complete`. They stay until
-    /// `clear_host_events`.
-    pub fn host_events(&self) -> Option<&KvEvents> {
-        self.offload.as_ref().map(|offload| &offload.events)
-    }
-
-    /// Forgets events of the host tier that were read.
-    pub fn clear_host_events(&mut self) {
-        if let Some(offload) = &mut self.offload {
+    /// The events of the host tier become visible with those of the pool, behind them.
+    pub(super) fn tell_host_events(&mut self) {
+        if let Some(offload) = &mut self.offload
+            && !offload.events.is_empty()
+        {
+            self.pool.tell(&offload.events);
             offload.events.clear();
         }
     }

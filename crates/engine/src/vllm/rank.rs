@@ -113,14 +113,9 @@ impl Rank {
             holding: Waiting::new(config.policy),
             loaded: 0,
             transfers: Transfers::default(),
-            offload: config.host_blocks.map(|n| {
-                Offload::new(
-                    n,
-                    config.block_size,
-                    config.prefix_caching,
-                    config.kv_events == KvEventScope::All,
-                )
-            }),
+            offload: config
+                .host_blocks
+                .map(|n| Offload::new(n, config.block_size, config.prefix_caching, config.kv_events)),
             deferred: 0,
             blocked: None,
             flight: Flight::default(),

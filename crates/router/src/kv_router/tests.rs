@@ -21,7 +21,7 @@ use crate::draw::Draw;
 use crate::queue::QueuePolicy;
 use crate::testing::{fleet, incoming, request, sent};
 use windtunnel_engine::vllm::{Config, Rank};
-use windtunnel_engine::{Content, KvEventScope, Stepper};
+use windtunnel_engine::{Content, KvEventScope, KvEvents, Stepper, Tier};
 
 const BLOCK: u32 = 64;
 
@@ -85,7 +85,7 @@ fn r1_a_prompt_without_a_whole_block_is_no_reason_to_return() {
     read_prompt(&short, BLOCK, &mut router.prompt);
     router.index.overlaps(&router.prompt.keys, &mut router.overlaps);
     router.tracker.look_up(&router.prompt);
-    assert_eq!([0, 1].map(|rank| router.cost(rank, 0, Nanos::ZERO)), [0.5625; 2]);
+    assert_eq!([0, 1].map(|rank| router.cost(rank, 0, Nanos::ZERO, |_, credit| credit)), [0.5625; 2]);
     // A whole block is one.
     assert_eq!(workers_over_seeds(2, before, &of_ids(1, &[7], 64)), [0]);
 }
@@ -120,7 +120,7 @@ fn r3_only_what_is_not_cached_has_to_be_computed() {
         let before = |router: &mut KvRouter| {
             cache(router, 0, &ids[..10]);
             let choice = route(router, &of_ids(1, &ids, 12 * BLOCK));
-            let record = RoutingRecord { overlap_tokens: 640, best_overlap_tokens: 640 };
+            let record = RoutingRecord { overlap_tokens: 640, best_overlap_tokens: 640, below: None };
             assert_eq!((choice.worker, choice.record), (0, Some(record)));
             assert_eq!(router.tracker.prefill_tokens(0, Nanos::ZERO), 128);
             assert_eq!(route(router, &unlike(2, blocks)).worker, 1);
@@ -282,7 +282,7 @@ fn r10_an_amplified_credit_has_no_floor() {
         router.index.overlaps(&router.prompt.keys, &mut router.overlaps);
         router.tracker.look_up(&router.prompt);
         // The ten blocks in use come to the ones to compute.
-        assert_eq!(router.cost(0, 0, Nanos::ZERO), expected + 10.0);
+        assert_eq!(router.cost(0, 0, Nanos::ZERO, |_, credit| credit), expected + 10.0);
     }
 }
 
@@ -299,7 +299,7 @@ fn a_credit_of_one_needs_no_floor() {
             read_prompt(&of_ids(1, &ids, ids.len() as u32 * BLOCK - 3), BLOCK, &mut router.prompt);
             router.index.overlaps(&router.prompt.keys, &mut router.overlaps);
             router.tracker.look_up(&router.prompt);
-            router.cost(0, 0, Nanos::ZERO)
+            router.cost(0, 0, Nanos::ZERO, |_, credit| credit)
         };
         assert_eq!(of(Floor::None), of(Floor::Zero));
     }
@@ -425,4 +425,85 @@ fn a_named_rank_is_kept() {
     assert_eq!((choice.rank, choice.record.unwrap().overlap_tokens), (Some(1), 0));
     let choice = sent(&mut router, &named(0), &mut workers);
     assert_eq!((choice.worker, choice.rank, choice.record.unwrap().overlap_tokens), (1, Some(0), 192));
+}
+
+/// What a rank with lower tiers tells: blocks of trace ids from `ids` on enter a tier, or leave it.
+fn tell_tier(router: &mut KvRouter, rank: u32, tier: Tier, ids: std::ops::Range<usize>, stored: bool) {
+    let prompt = of_ids(9, &(0..12).collect::<Vec<u64>>(), 768);
+    let mut keys = vec![];
+    shared_prompt_keys(&prompt, BLOCK, |run| {
+        keys.extend((0..run.count).map(|at| run.key(at)));
+        true
+    });
+    let events = KvEvents::of_tier(tier, RequestId(9), &keys[ids], stored);
+    router.tell(rank, Nanos::ZERO, News::Cache(&events));
+}
+
+/// dynamo-kv-router 1.6.1 (selector/reference.rs, overlap.rs). A prompt of 12 blocks, of which worker 0 has 4 on the
+/// accelerator, those and the next 4 on its host, and 2 more on its disk: 4 + 0.75 · 4 + 0.25 · 2 = 7.5 blocks, which is
+/// 480 tokens; 288 are to be computed. What its host has of the first 4 counts once, and what its disk has behind a gap
+/// not at all. Worker 1 with 8 blocks on the accelerator costs 12 − 8 against 12 − 7.5; with 7 it is dearer.
+#[test]
+fn blocks_in_lower_tiers_are_credited_behind_those_before() {
+    let tiers = Some(TierCredits::default());
+    let ids: Vec<u64> = (0..12).collect();
+    for (blocks, expected) in [(7, 0), (8, 1)] {
+        let mut router = router(KvRouterSettings { tiers, ..seeded(1) }, 2);
+        cache(&mut router, 0, &ids[..4]);
+        cache(&mut router, 1, &ids[..blocks]);
+        tell_tier(&mut router, 0, Tier::Host, 0..8, true);
+        tell_tier(&mut router, 0, Tier::Disk, 6..10, true);
+        tell_tier(&mut router, 0, Tier::Disk, 11..12, true);
+        let choice = route(&mut router, &of_ids(1, &ids, 768));
+        assert_eq!(choice.worker, expected);
+        let record = choice.record.unwrap();
+        assert_eq!(record.best_overlap_tokens, (blocks as u32 * BLOCK).max(480));
+        let (overlap, below) = match expected {
+            0 => (480, BelowTokens { host: 256, disk: 128 }),
+            _ => (512, BelowTokens::default()),
+        };
+        assert_eq!((record.overlap_tokens, record.below), (overlap, Some(below)));
+        assert_eq!(router.tracker.prefill_tokens(expected, Nanos::ZERO), u64::from(768 - overlap));
+        // What has left a tier is no part of it.
+        tell_tier(&mut router, 0, Tier::Host, 4..5, false);
+        read_prompt(&of_ids(2, &ids, 768), BLOCK, &mut router.prompt);
+        router.look_up();
+        assert_eq!(router.cached(0), 256);
+    }
+}
+
+/// Without credits for them, copies in other tiers are nothing to a router; and those of a worker that left are gone.
+#[test]
+fn lower_tiers_count_where_they_are_credited() {
+    let ids: Vec<u64> = (0..12).collect();
+    for (tiers, cached) in [(None, 0), (Some(TierCredits { host: 1.0, disk: 1.0 }), 768)] {
+        let mut router = router(KvRouterSettings { tiers, ..seeded(1) }, 2);
+        tell_tier(&mut router, 1, Tier::Host, 0..6, true);
+        tell_tier(&mut router, 1, Tier::Disk, 0..12, true);
+        read_prompt(&of_ids(2, &ids, 768), BLOCK, &mut router.prompt);
+        router.look_up();
+        assert_eq!((router.cached(1), router.best_cached()), (cached, cached));
+        router.left(1);
+        router.joined(1);
+        router.joined(2);
+        router.look_up();
+        assert_eq!((router.cached(1), router.cached(2), router.best_cached()), (0, 0, 0));
+    }
+}
+
+/// Who is held back keeps what the tiers had when it came: 6 blocks on the host are 6 · 0.75 · 64 = 288 tokens.
+#[test]
+fn who_is_held_back_keeps_what_lower_tiers_had() {
+    let tiers = Some(TierCredits::default());
+    let mut router = router(KvRouterSettings { tiers, ..with_queue(0.0, QueuePolicy::Fcfs) }, 1);
+    tell_tier(&mut router, 0, Tier::Host, 0..6, true);
+    route(&mut router, &unlike(0, 1));
+    let ids: Vec<u64> = (0..12).collect();
+    let asked = of_ids(1, &ids, 768);
+    assert_eq!(router.route(&incoming(&asked, Nanos(5)), &mut fleet(1, 1).workers.clone()), Verdict::Held);
+    tell_tier(&mut router, 0, Tier::Host, 0..6, false);
+    router.tell(0, Nanos(9), News::FirstToken(RequestId(0)));
+    let (_, choice) = router.release(Nanos(9)).unwrap();
+    let record = choice.record.unwrap();
+    assert_eq!((record.overlap_tokens, record.below), (288, Some(BelowTokens { host: 384, disk: 0 })));
 }

@@ -3,7 +3,7 @@
 use super::Disaggregated;
 use crate::group::{Group, GroupOptions, Lanes};
 use crate::placement::{Placer, ranks_per_group};
-use crate::routing::Routing;
+use crate::routing::{Routing, known};
 use windtunnel_config::{Deployment, Semantics};
 use windtunnel_engine::{ConfigError, Nanos, Rejection};
 use windtunnel_report::{Role, Routing as KnownOverlap};
@@ -77,7 +77,7 @@ impl<L: Lanes> Disaggregated<'_, L> {
         arrival: &Arrival,
         now: Nanos,
     ) -> Result<Place, (usize, Rejection)> {
-        let (named, mut known) = (arrival.dp_rank, None);
+        let (named, mut overlap) = (arrival.dp_rank, None);
         let PoolOf { deployment, first, count, turn } = &mut self.pools[pool];
         let groups = &mut self.groups[*first..*first + *count];
         let found = match turn {
@@ -87,10 +87,7 @@ impl<L: Lanes> Disaggregated<'_, L> {
             }
             Turn::Routed(routing, placer) => {
                 let Choice { worker, rank, record } = routing.choose(groups, arrival, now);
-                known = record.map(|record| KnownOverlap {
-                    overlap: record.overlap_tokens,
-                    best_overlap: record.best_overlap_tokens,
-                });
+                overlap = record.map(known);
                 placer.place(worker, named.or(rank), now, groups)
             }
             Turn::Ranks(ranks) => {
@@ -106,6 +103,6 @@ impl<L: Lanes> Disaggregated<'_, L> {
             }
         };
         let first = *first;
-        found.map(|(at, lane)| (first + at, lane, known)).map_err(|(at, reason)| (first + at, reason))
+        found.map(|(at, lane)| (first + at, lane, overlap)).map_err(|(at, reason)| (first + at, reason))
     }
 }

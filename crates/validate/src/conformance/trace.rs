@@ -95,59 +95,63 @@ pub enum Event {
     Cleared,
 }
 
+/// How an engine names the tiers in its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Media {
+    /// vLLM: what enters a lower tier has neither length nor parent (offloading/scheduler.py `take_events`, 0.33.0).
+    Vllm,
+    /// SGLang (disaggregation/kv_events.py `StorageMedium`, 0.5.23).
+    Sglang,
+}
+
+impl Media {
+    fn name(self, tier: Tier) -> Option<&'static str> {
+        match (self, tier) {
+            (Media::Vllm, Tier::Device) => None,
+            (Media::Vllm, Tier::Host) => Some("CPU"),
+            (Media::Vllm, Tier::Disk) => Some("STORAGE"),
+            (Media::Sglang, Tier::Device) => Some("GPU"),
+            (Media::Sglang, Tier::Host) => Some("CPU_PINNED"),
+            (Media::Sglang, Tier::Disk) => Some("DISK"),
+        }
+    }
+}
+
 /// Writes KV events down, and remembers for it which number an identity has.
 pub(super) struct EventWriter {
     numbers: HashMap<BlockKey, u32>,
     block_size: u32,
-    medium: Option<&'static str>,
+    media: Media,
 }
 
 impl EventWriter {
-    /// For blocks of so many tokens; the medium is written if the engine tells it.
-    pub(super) fn new(block_size: u32, medium: Option<&'static str>) -> EventWriter {
-        EventWriter { numbers: HashMap::new(), block_size, medium }
+    /// For blocks of so many tokens.
+    pub(super) fn new(block_size: u32, media: Media) -> EventWriter {
+        EventWriter { numbers: HashMap::new(), block_size, media }
     }
 
     pub(super) fn write(&mut self, events: &KvEvents) -> Vec<Event> {
-        // SGLang's names (disaggregation/kv_events.py `StorageMedium`, 0.5.23).
-        let on_device = self.medium;
-        let medium = |tier| match tier {
-            Tier::Device => on_device,
-            Tier::Host => Some("CPU_PINNED"),
-            Tier::Disk => Some("DISK"),
-        };
+        let media = self.media;
         events
             .iter()
             .map(|event| match event {
-                KvEvent::Stored { tier, parent, blocks, .. } => Event::Stored {
-                    parent: parent.map(|key| self.number(key)),
-                    hashes: blocks.iter().map(|&key| self.number(key)).collect(),
-                    n_tokens: blocks.len() as u32 * self.block_size,
-                    block_size: self.block_size,
-                    medium: medium(tier),
-                },
+                KvEvent::Stored { tier, parent, blocks, .. } => {
+                    let bare = media == Media::Vllm && tier != Tier::Device;
+                    Event::Stored {
+                        parent: parent.map(|key| self.number(key)),
+                        hashes: blocks.iter().map(|&key| self.number(key)).collect(),
+                        n_tokens: if bare { 0 } else { blocks.len() as u32 * self.block_size },
+                        block_size: if bare { 0 } else { self.block_size },
+                        medium: media.name(tier),
+                    }
+                }
                 KvEvent::Removed { tier, blocks } => Event::Removed {
                     hashes: blocks.iter().map(|&key| self.number(key)).collect(),
-                    medium: medium(tier),
+                    medium: media.name(tier),
                 },
                 KvEvent::Cleared => Event::Cleared,
             })
             .collect()
-    }
-
-    /// Those of a tier in the host's memory: what is stored has neither length nor parent.
-    pub(super) fn write_host(&mut self, events: &KvEvents) -> Vec<Event> {
-        let medium = Some("CPU");
-        let mut written = Vec::new();
-        for event in events.iter() {
-            let (KvEvent::Stored { blocks, .. } | KvEvent::Removed { blocks, .. }) = event else { continue };
-            let hashes = blocks.iter().map(|&key| self.number(key)).collect();
-            written.push(match event {
-                KvEvent::Removed { .. } => Event::Removed { hashes, medium },
-                _ => Event::Stored { parent: None, hashes, n_tokens: 0, block_size: 0, medium },
-            });
-        }
-        written
     }
 
     fn number(&mut self, key: BlockKey) -> u32 {

@@ -10,7 +10,7 @@ use crate::conformance::arrivals::Arrivals;
 use crate::conformance::engine::Engine;
 use crate::conformance::error::ConformanceError;
 use crate::conformance::scenario::{Clock, Scenario};
-use crate::conformance::trace::{self, EventWriter, TraceLine, rounded, rounded_ms};
+use crate::conformance::trace::{self, EventWriter, Media, TraceLine, rounded, rounded_ms};
 use std::collections::HashSet;
 use windtunnel_engine::sglang::{Mode, Rank};
 use windtunnel_engine::{FinishReason, Nanos, Rejection, RequestId, Slot, Stepper};
@@ -98,7 +98,7 @@ impl<'a> Replay<'a> {
             rank,
             arrivals: Arrivals::new(&scenario.requests),
             requests: scenario.requests.iter().map(|_| pending()).collect(),
-            events: EventWriter::new(settings.page_size, Some("GPU")),
+            events: EventWriter::new(settings.page_size, Media::Sglang),
             copies: settings.hicache_write_policy.map(|_| Copies::default()),
             now_ms: 0.0,
             step: 0,

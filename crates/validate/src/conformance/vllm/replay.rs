@@ -9,7 +9,7 @@ use crate::conformance::arrivals::Arrivals;
 use crate::conformance::engine::Engine;
 use crate::conformance::error::ConformanceError;
 use crate::conformance::scenario::Scenario;
-use crate::conformance::trace::{self, EventWriter, Ordered, TraceLine, rounded_ms};
+use crate::conformance::trace::{self, EventWriter, Media, Ordered, TraceLine, rounded_ms};
 use std::collections::{HashMap, HashSet, VecDeque};
 use windtunnel_engine::vllm::Rank;
 use windtunnel_engine::{Admission, KvLoad, Nanos, Slot, Stepper};
@@ -92,7 +92,7 @@ impl<'a> Replay<'a> {
         Replay {
             scenario,
             settings,
-            events: EventWriter::new(settings.block_size, None),
+            events: EventWriter::new(settings.block_size, Media::Vllm),
             rank,
             arrivals: Arrivals::new(requests),
             slots: HashMap::new(),
@@ -392,10 +392,6 @@ impl<'a> Replay<'a> {
         line.cached_blocks = stats.cached_blocks;
         line.events = self.events.write(self.rank.events());
         self.rank.clear_events();
-        if let Some(events) = self.rank.host_events() {
-            line.events.extend(self.events.write_host(events));
-            self.rank.clear_host_events();
-        }
         if self.settings.kv_role.is_some() {
             line.stale = stale.iter().map(|&request| self.name(request)).collect();
             line.n_kv_holding = Some(self.rank.holding().count());
