@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Random scenarios in which KV moves: decode side, prefill side, CPU offload. With --run PYTHON, their traces too.
+"""Random scenarios in which KV moves: decode side, prefill side, CPU offload, CPU and disk offload. With --run PYTHON, their traces too.
 
-  gen_random_vllm_kv.py --seed 1 --count 100 --out DIR [--run PYTHON] [--kinds decode prefill offload]
+  gen_random_vllm_kv.py --seed 1 --count 100 --out DIR [--run PYTHON] [--kinds decode prefill offload disk]
 
 Scenario i of a seed depends on nothing but the two, so a set can be made again in part (--first).
 """
@@ -28,9 +28,13 @@ def settings(r, kind):
         cfg["prefill_schedule_interval"] = r.choice([2, 4])
     if r.random() < 0.15:
         cfg["max_num_active_seqs"] = r.randrange(1, seqs + 1)
-    if kind == "offload":
+    if kind in ("offload", "disk"):
         cfg.update(kv_role="offload", offload_chunks=r.choice([6, 12, 24, 48, 100, 300]),
                    load_latency_ms=r.choice([1.0, 5.0, 25.0, 60.0]), store_latency_ms=r.choice([1.0, 2.0, 40.0, 150.0]))
+        if kind == "disk":
+            cfg.update(offload_disk=True,
+                       read_latency_ms=r.choice([0.5, 4.0, 30.0]), write_latency_ms=r.choice([0.5, 10.0, 80.0]),
+                       look_up_ms=r.choice([0.0, 0.5, 7.0, 25.0]))
     else:
         cfg.update(kv_role="kv_consumer" if kind == "decode" else "kv_producer",
                    kv_load_failure_policy=r.choice(["fail", "recompute"]))
@@ -48,10 +52,15 @@ def scenario(seed, number, kinds):
     cfg["num_blocks"] = need + 2 + int(need * r.choice([0.2, 0.8, 2.0, 5.0]))
     shared = [tokens(r, longest) for _ in range(3)]
     count, gap = r.randrange(8, 36), r.choice([1.0, 6.0, 15.0, 30.0])
+    reuse = 0.5
+    if kind == "disk":  # prompts that both tiers before it have forgotten when they come again
+        cfg["num_blocks"] = need + 2 + int(need * r.choice([0.1, 0.4, 1.0]))
+        cfg["offload_chunks"] = max(2, int(longest // block * r.choice([0.7, 1.2, 2.0, 3.0])))
+        reuse, gap = 0.85, r.choice([15.0, 40.0, 90.0])
     at, lines, order = 0.0, [], list(range(count))
     for i in order:
         at += 0.0 if r.random() < 0.2 else r.uniform(0, 2 * gap)
-        head = r.choice(shared)[: r.randrange(0, longest + 1)] if r.random() < 0.5 else []
+        head = r.choice(shared)[: r.randrange(0, longest + 1)] if r.random() < reuse else []
         prompt = head + tokens(r, max(1, r.randrange(0, longest + 1) if head else r.randrange(1, longest + 1)))
         if lines and r.random() < 0.2:
             earlier = r.choice(lines)

@@ -29,6 +29,9 @@ DEFAULTS = dict(
     kv_role=None, kv_load_failure_policy="fail",
     load_latency_ms=5.0, load_ms_per_token=0.02, send_latency_ms=8.0, send_ms_per_token=0.02,
     offload_chunks=64, store_latency_ms=2.0, store_ms_per_token=0.02, offload_extra={},
+    # a tier of files behind the host (TieringOffloadingSpec, "fs"): reads, writes, and how long look-ups take
+    offload_disk=False, read_latency_ms=3.0, read_ms_per_token=0.02, write_latency_ms=3.0, write_ms_per_token=0.02,
+    look_up_ms=1.0,
     # speculative decoding: spec_method null | ngram | ngram_gpu | draft_model | eagle
     spec_method=None, spec_k=0, spec_drafts="full", spec_extra={})
 
@@ -38,7 +41,7 @@ TINY = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_si
         "torch_dtype": "float16", "rms_norm_eps": 1e-5, "hidden_act": "silu"}
 
 
-def build(cfg):
+def build(cfg, files=None):
     import torch
     from vllm.config import (CacheConfig, DeviceConfig, KVEventsConfig, KVTransferConfig, ModelConfig,
                              ParallelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig)
@@ -69,10 +72,15 @@ def build(cfg):
     kvt = None
     if cfg["kv_role"] == "offload":
         from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
-        kvt = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", engine_id="e0",
+        extra, engine_id, one = {}, "e0", CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT
+        if cfg["offload_disk"]:
+            from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+            one, engine_id = TieringOffloadingSpec.BLOCK_SIZE_ALIGNMENT, f"oracle{os.getpid()}"
+            extra = dict(spec_name="TieringOffloadingSpec", secondary_tiers=[dict(
+                type="fs", root_dir=files, n_read_threads=1, n_write_threads=1, enable_kv_events=True)])
+        kvt = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", engine_id=engine_id,
                                kv_connector_extra_config=dict(
-                                   cpu_bytes_to_use=cfg["offload_chunks"] * CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT,
-                                   **cfg["offload_extra"]))
+                                   cpu_bytes_to_use=cfg["offload_chunks"] * one, **extra, **cfg["offload_extra"]))
     elif cfg["kv_role"]:
         kvt = KVTransferConfig(kv_connector="ScriptedPull", kv_connector_module_path="scripted_connector",
                                kv_role=cfg["kv_role"], engine_id="e0",
@@ -183,6 +191,73 @@ class PullWorker:
         return min([x[0] for x in self.recv.values()] + [x[0] for x in self.send.values()], default=None)
 
 
+class Disk:
+    """The engine's own tier of files, in a temporary folder. Its threads are replaced by times: a copy is made, and a batch
+    of look-ups answered, by the engine's own code when its time has come. The manager is told of it when it next asks."""
+    def __init__(self, cfg, manager):
+        import queue
+        self.cfg, self.now, self.seq, self.due, self.ended, self.started = cfg, 0.0, 0, [], [], []
+        tier, = manager.secondary_tiers
+        tier._pool.shutdown()
+        tier._pool = self
+        self.answers = answers = tier._lookup_manager
+        answers.shutdown()
+        answers._lookup_queue = self
+        self.queue = queue.SimpleQueue
+
+    def add(self, kind, tokens, ms, what):
+        self.seq += 1
+        at = round(self.now + ms, 4)
+        self.due.append((at, self.seq, what))
+        self.started.append([kind, tokens, at])
+
+    # the pool's interface
+    def enqueue_load(self, job_id, n_tasks, tasks):
+        self.copy("read", job_id, tasks)
+
+    def enqueue_store(self, job_id, n_tasks, tasks):
+        self.copy("write", job_id, tasks)
+
+    def copy(self, kind, job_id, tasks):
+        task, = tasks
+        n = self.jobs[job_id].transfer_job.keys
+        tokens = len(n) * self.cfg["block_size"]
+        ms = self.cfg[kind + "_latency_ms"] + tokens * self.cfg[kind + "_ms_per_token"]
+        def done():
+            task()
+            self.ended.append((job_id, True, 0.0))
+        self.add(kind, tokens, ms, done)
+
+    def get_finished(self):
+        done, self.ended = self.ended, []
+        return done
+
+    def wait_idle(self):
+        pass
+
+    def shutdown(self, wait=True):
+        pass
+
+    # the queue of look-ups
+    def put(self, batch):
+        if batch is None:
+            return
+        def done():
+            q = self.queue()
+            q.put(batch)
+            q.put(None)
+            self.answers._lookup_queue = q
+            self.answers._worker()
+            self.answers._lookup_queue = self
+        self.add("look_up", len(batch), self.cfg["look_up_ms"], done)
+
+    def run_until(self, t):
+        self.now = t
+        for x in sorted((x for x in self.due if x[0] <= t + 1e-9), key=lambda x: x[:2]):
+            self.due.remove(x)
+            x[2]()
+
+
 class OffloadWorker:
     """vLLM's own OffloadingConnectorWorker; only the device copies are replaced by times."""
     def __init__(self, cfg, S, vcfg, kv):
@@ -195,6 +270,10 @@ class OffloadWorker:
         # The engine iterates over two sets: the keys of a completed job (order of the events) and the ids that finished
         # since the last step (order of their last stores and host recency). Here: order of the store, order of the ids.
         man, seq = S.connector.connector_scheduler.manager, {}
+        self.disk = None
+        if cfg["offload_disk"]:
+            self.disk = Disk(cfg, man)
+            self.disk.jobs = man._jobs
         prep, cs, cl = man.prepare_store, man.complete_store, man.complete_load
         def prepare_store(keys, ctx):
             keys = list(keys)
@@ -268,7 +347,8 @@ class OffloadWorker:
         return out, self.now
 
     def next_event(self):
-        return min((v[0] for v in self.jobs.values()), default=None)
+        due = self.disk.due if self.disk else []
+        return min([v[0] for v in self.jobs.values()] + [x[0] for x in due], default=None)
 
 
 def main():
@@ -306,7 +386,8 @@ def run(config, requests, outpath):
     from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
 
-    S, hasher, eff, vcfg, kvcfg = build(cfg)
+    files = tempfile.mkdtemp(prefix="oracle_kv_") if cfg["offload_disk"] else None
+    S, hasher, eff, vcfg, kvcfg = build(cfg, files)
     km, pool = S.kv_cache_manager, S.kv_cache_manager.block_pool
     r2b = km.coordinator.single_type_managers[0].req_to_blocks
     out = io.TextIOWrapper(gzip.GzipFile(outpath, "wb", mtime=0)) if outpath.endswith(".gz") else open(outpath, "w")
@@ -337,6 +418,7 @@ def run(config, requests, outpath):
     R, outs = {}, {}
     W = NoWorker() if not cfg["kv_role"] else OffloadWorker(cfg, S, vcfg, kvcfg) if cfg["kv_role"] == "offload" \
         else PullWorker(cfg, S, byid, R)
+    disk = getattr(W, "disk", None)
     pending = []
     for i, r in enumerate(reqs):
         outs[r["id"]] = r.get("output_token_ids") or [100000 + (i * 997 + k) % 90000 for k in range(r["max_tokens"])]
@@ -419,6 +501,8 @@ def run(config, requests, outpath):
         before = {k: (q.status, q.num_preemptions) for k, q in R.items()}
         hits.clear(); lookups[0] = 0
         free0 = pool.get_num_free_blocks()
+        if disk:
+            disk.run_until(t)
         so = S.schedule(throttle)
         new, resumed, preempted = [], [], []
         for k in so.num_scheduled_tokens:
@@ -472,6 +556,8 @@ def run(config, requests, outpath):
             if cfg["kv_role"]:
                 rec["blocks_waiting"] = {q.request_id: blocks_of(q.request_id) for q in S.kv_holding_waiting}
         kvout, t_start = W.dispatch(so, t, rec)
+        if disk:
+            rec["disk"], disk.started = disk.started, []
         return so, kvout, rec, t_start
 
     def do_update(so, kvout, rec, t):
@@ -496,7 +582,11 @@ def run(config, requests, outpath):
                                 sampled_token_ids=toks, kv_connector_output=kvout)
         captured.clear()
         stale = [k for k in ids if R[k].num_stale_output_tokens > 0]
+        if disk:
+            disk.now = t
         eo = S.update_from_output(so, mro)
+        if disk:
+            rec["disk"], disk.started = rec["disk"] + disk.started, []
         fin, toks_out = [], {}
         for o in eo.values():
             for x in o.outputs:
@@ -541,7 +631,7 @@ def run(config, requests, outpath):
             rec["free_queue"] = [b.block_id for b in pool.free_block_queue.get_all_free_blocks()]
         emit(rec)
         return bool(fin or rec["preempted"] or rec.get("recv_done") or rec.get("send_done") or rec.get("jobs_done")
-                    or rec.get("submitted") or rec.get("store_jobs") or rec["total"])
+                    or rec.get("submitted") or rec.get("store_jobs") or rec.get("disk") or rec["total"])
 
     def next_event():
         x = [W.next_event(), pending[0].get("arrival_ms") if pending else None]
@@ -606,7 +696,7 @@ def run(config, requests, outpath):
             t = max(t, end)
             busy = do_update(so, kvout, rec, t)
             empty = lambda x: not (x["total"] or x.get("recv_done") or x.get("send_done") or x.get("jobs_done")
-                                   or x.get("submitted") or x.get("store_jobs"))
+                                   or x.get("submitted") or x.get("store_jobs") or x.get("disk"))
             if not busy and all(empty(x[2]) for x in q) and S.has_requests():
                 idle += 1
                 e = next_event()
@@ -625,6 +715,9 @@ def run(config, requests, outpath):
           "unfinished": [k for k, x in R.items() if not x.is_finished()] + [r["id"] for r in pending],
           "free_blocks": pool.get_num_free_blocks()})
     out.close()
+    if disk:
+        S.connector.connector_scheduler.manager.primary_tier.shutdown()
+        shutil.rmtree(files)
     print(f"{cfg.get('name', config)}: steps={step} finished={len(done)}/{len(reqs)} "
           f"preempt={sum(x.num_preemptions for x in R.values())} stuck={stuck} free={pool.get_num_free_blocks()}/{cfg['num_blocks'] - 1}", flush=True)
 

@@ -94,6 +94,22 @@ fn the_generator_writes_the_scenarios_with_a_host_tier() {
     }
 }
 
+/// Those with a disk behind the host come from seed 9.
+#[test]
+fn the_generator_writes_the_scenarios_with_a_disk() {
+    let made = tempdir().unwrap();
+    let arguments = ["--seed", "9", "--count", "60", "--kinds", "disk"];
+    if generate("gen_random_vllm_kv.py", &arguments, made.path()) {
+        let (ours, theirs) = (folder("vllm_disk").join("scenarios"), made.path().join("scenarios"));
+        for name in golden_names("vllm_disk") {
+            let config = format!("{name}.config.json");
+            assert_eq!(fs::read(ours.join(&config)).unwrap(), fs::read(theirs.join(&config)).unwrap());
+            let requests = format!("{name}.requests.jsonl.gz");
+            assert!(unpacked(&ours.join(&requests)) == unpacked(&theirs.join(&requests)), "{name}");
+        }
+    }
+}
+
 /// Those of two more options come from the random ones of seed 1.
 #[test]
 fn the_generator_switches_the_two_options_on() {

@@ -24,6 +24,7 @@ const SETS: &[(&str, usize, u64)] = &[
     ("sglang_hicache", 13, 2896),
     ("sglang_random", 32, 3336),
     ("vllm", 29, 3860),
+    ("vllm_disk", 12, 3324),
     ("vllm_dp", 4, 330),
     ("vllm_kv", 48, 4508),
     ("vllm_options", 7, 202),

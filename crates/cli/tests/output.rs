@@ -69,6 +69,7 @@ fn every_field_of_a_run_is_documented() {
         .args(["--set", "engine.workers.aggregated.kv_cache.capacity={type: default, memory_fraction: 0.26}"])
         .args(["--set", "engine.context_length=8000"])
         .args(["--set", "engine.workers.aggregated.kv_cache.host_offload={num_host_blocks: 1000}"])
+        .args(["--set", "engine.workers.aggregated.kv_cache.g3_offload={scope: worker_local}"])
         .args(["--set", "router={policy: kv_router}"])
         // One of two workers goes after 5 s.
         .args([

@@ -72,6 +72,22 @@ pub struct HostOffload {
     pub latency: Nanos,
 }
 
+/// A disk behind the host's memory: a lane for reads and one for writes. A bandwidth in GB/s is one in bytes per
+/// nanosecond.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DiskOffload {
+    /// Bytes of a token.
+    pub bytes_per_token: u64,
+    /// The most blocks that it holds, no bound if none.
+    pub blocks: Option<u32>,
+    /// Bytes per nanosecond, no limit if none.
+    pub read: Option<f64>,
+    /// Bytes per nanosecond, no limit if none.
+    pub write: Option<f64>,
+    /// Added to each copy; and how long a look-up takes.
+    pub latency: Nanos,
+}
+
 /// Workers that compute prompts for others, and how these get the KV.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prefill {
@@ -176,6 +192,8 @@ pub struct Deployment {
     pub kv_bytes_per_token: Option<u64>,
     /// How blocks get to the host's memory and back, where there is such a tier.
     pub host_offload: Option<HostOffload>,
+    /// The same of a disk behind that.
+    pub disk_offload: Option<DiskOffload>,
     /// Which worker takes the next request.
     pub router: Policy,
     /// From a change of a prefix cache to the instant at which the router knows of it.

@@ -21,8 +21,8 @@ mod yaml;
 
 pub use error::{ConfigError, Place, Problem};
 pub use experiment::{
-    ChargedTokens, Deployment, Experiment, HostOffload, KvTransfer, LinkSharing, Pace, Parallelism,
-    Placement, Prefill, Semantics, Sla, Workload,
+    ChargedTokens, Deployment, DiskOffload, Experiment, HostOffload, KvTransfer, LinkSharing, Pace,
+    Parallelism, Placement, Prefill, Semantics, Sla, Workload,
 };
 pub use fleet::{
     Crash, CrashRate, DynamoPlanner, Faults, Hpa, KvEventLoss, LoadPredictor, PlannerPolicy, PlannerTarget,

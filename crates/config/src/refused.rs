@@ -9,10 +9,11 @@ const SESSIONS: &str = "sessions of several turns are not supported yet; source.
 const AGENTIC: &str = "agentic traces are not supported yet; formats mooncake and requests are";
 const CALIBRATED: &str = "not supported yet; calibrated timing goes by the checkpoint's types, engine.gemm_quant_mode, \
      engine.moe_quant_mode and the data packs of the program";
-const OFFLOAD: &str = "KV cache tiers beyond the host's memory are not supported yet";
+const SHARED_DISK: &str =
+    "a disk that several ranks share is not supported yet; scope worker_local is, for each rank by itself";
 const SPECULATION: &str = "speculative decoding is not supported yet";
 const CONTEXT_PARALLEL: &str = "context parallelism is not supported yet; allowed is 1";
-const TIERS: &str = "credits KV cache tiers beyond the host's memory, which are not supported yet";
+const TIERS: &str = "credits KV cache tiers that several workers share, which are not supported yet";
 const RECOMMEND: &str = "belongs to recommend, which is not supported yet; this is a prediction";
 
 const NO_REGRESSION: &str = "belongs to AISimulate's regression over forward-pass metrics; the deployment's own timing \
@@ -81,7 +82,8 @@ const KEYS: &[(&str, &[&str], &str)] = &[
         &["null"],
         "several cache groups, as hybrid models have, are not supported yet; one full-attention group is",
     ),
-    ("engine.workers.aggregated.kv_cache.g3_offload", &["null"], OFFLOAD),
+    ("engine.workers.aggregated.kv_cache.g3_offload.shared_read_bandwidth_gbps", &["null"], SHARED_DISK),
+    ("engine.workers.aggregated.kv_cache.g3_offload.shared_write_bandwidth_gbps", &["null"], SHARED_DISK),
     (
         "engine.workers.aggregated.kv_cache.state_cache",
         &["null"],
@@ -100,7 +102,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("engine.workers.aggregated.timing.forward_model", &["null"], CALIBRATED),
     ("engine.workers.aggregated.timing.fpm_parquet_path", &["null"], CALIBRATED),
     ("engine.workers.aggregated.timing.estimator_config", &["null"], CALIBRATED),
-    ("router.disk_cache_hit_weight", &[], TIERS),
     ("router.shared_cache_multiplier", &[], TIERS),
 ];
 
@@ -126,6 +127,7 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("planner.load_predictor", r#""arima""#, PREDICTORS),
     ("planner.load_predictor", r#""prophet""#, PREDICTORS),
     ("engine.hardware", r#""auto""#, RECOMMEND),
+    ("engine.workers.aggregated.kv_cache.g3_offload.scope", r#""cluster_shared""#, SHARED_DISK),
     ("engine.mode", r#""afd""#, "separate attention and expert workers are not supported yet; aggregated is"),
     (
         "engine.workers.aggregated.parallelism.pipeline",

@@ -27,7 +27,8 @@ pub use identity::{BlockKey, KeyRun, KeySpace, Keys, shared_prompt_keys};
 pub use kv::KeyTable;
 pub use nanos::{MAX_NANOS, Nanos};
 pub use pass::{
-    Admission, Chunk, DecodeSet, Finished, HostJob, KvLoad, Outcome, Scheduled, Shape, Slot, Token,
+    Admission, Chunk, DecodeSet, DiskJob, DiskWork, Finished, HostJob, KvLoad, Outcome, Scheduled, Shape,
+    Slot, Token,
 };
 pub use rank::{HandOffQueues, Rank, RankConfig, RankStats, Steady, Stepper};
 pub use request::{Content, FinishReason, HandOff, OutputPlan, Rejection, Request, RequestId};

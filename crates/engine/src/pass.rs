@@ -133,6 +133,31 @@ pub struct HostJob {
     pub chunks: Vec<u32>,
 }
 
+/// What is asked of a disk behind the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskWork {
+    /// Blocks are written from the host's memory.
+    Write,
+    /// Blocks are read into the host's memory.
+    Read,
+    /// Which of some blocks are there.
+    LookUp,
+}
+
+/// Something that a disk behind the host is asked to do. The driver reports its end before the next `schedule`
+/// ([`vllm::Rank::disk_done`](crate::vllm::Rank::disk_done)), in order of these ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskJob {
+    /// Its number.
+    pub job: u64,
+    /// What it is.
+    pub work: DiskWork,
+    /// Tokens of the blocks.
+    pub tokens: u32,
+    /// Of those, tokens that are moved: what is on the disk is not written again.
+    pub moved: u32,
+}
+
 /// What one call of `schedule` decided. Buffers are reused from pass to pass.
 #[derive(Clone, Debug, Default)]
 pub struct Scheduled {
@@ -165,6 +190,8 @@ pub struct Scheduled {
     pub host_jobs: Vec<HostJob>,
     /// Copies that must have ended before the pass starts, in order of their numbers.
     pub flush: Vec<u64>,
+    /// What a disk behind the host is asked to do from now on (vLLM).
+    pub disk_jobs: Vec<DiskJob>,
     /// Tokens that are given with this call, and not with the end of its pass: first tokens that another rank sampled.
     pub given: Vec<Token>,
     /// Requests that end with the last of these.
@@ -191,6 +218,7 @@ impl Scheduled {
         self.unread.clear();
         self.host_jobs.clear();
         self.flush.clear();
+        self.disk_jobs.clear();
         self.given.clear();
         self.finished.clear();
     }
@@ -240,6 +268,8 @@ pub struct Outcome {
     pub finished: Vec<Finished>,
     /// Copies to the host that are handed over now (SGLang).
     pub host_jobs: Vec<HostJob>,
+    /// What a disk behind the host is asked to do from now on (vLLM).
+    pub disk_jobs: Vec<DiskJob>,
 }
 
 impl Outcome {
@@ -251,5 +281,6 @@ impl Outcome {
         self.second.clear();
         self.finished.clear();
         self.host_jobs.clear();
+        self.disk_jobs.clear();
     }
 }

@@ -57,6 +57,10 @@ pub struct RankStats {
     pub host_used_blocks: u32,
     /// Tokens that requests had loaded from there.
     pub host_hits: u64,
+    /// Blocks on the disk behind it.
+    pub disk_used_blocks: u64,
+    /// Tokens that came from there to the host.
+    pub disk_hits: u64,
     /// Where hand-offs stand (SGLang).
     pub hand_offs: HandOffQueues,
 }
@@ -351,6 +355,13 @@ impl Rank {
             Rank::Vllm(rank) => rank.job_done(job),
             Rank::Sglang(rank) => rank.job_done(job),
             Rank::Trtllm(_) => {}
+        }
+    }
+
+    /// The disk behind the host has done something ([`vllm::Rank::disk_done`]).
+    pub fn disk_done(&mut self, job: u64) {
+        if let Rank::Vllm(rank) = self {
+            rank.disk_done(job);
         }
     }
 

@@ -2,7 +2,7 @@
 //! Two files, because the first must have the same bytes on every machine.
 
 use crate::fleet::{ScalingEvent, WorkerEvent};
-use crate::rank::{HostRow, RankRow, Role};
+use crate::rank::{DiskRow, HostRow, RankRow, Role};
 use crate::report::Report;
 use crate::summary::Summary;
 use serde::{Serialize, Serializer};
@@ -83,6 +83,8 @@ struct RankLine {
     busy_ms: f64,
     #[serde(flatten)]
     host: Option<HostLine>,
+    #[serde(flatten)]
+    disk: Option<DiskLine>,
 }
 
 /// What a rank with a tier in the host's memory has more.
@@ -103,6 +105,28 @@ impl HostLine {
             host_kv_hit_tokens: row.hit_tokens,
             host_kv_bytes_written: row.bytes_to_host,
             host_kv_bytes_read: row.bytes_from_host,
+        }
+    }
+}
+
+/// What a rank with a disk behind that has more.
+#[derive(Clone, Debug, Serialize)]
+struct DiskLine {
+    disk_kv_blocks: Option<u64>,
+    disk_kv_used_blocks: u64,
+    disk_kv_hit_tokens: u64,
+    disk_kv_bytes_written: u64,
+    disk_kv_bytes_read: u64,
+}
+
+impl DiskLine {
+    fn new(row: &DiskRow) -> DiskLine {
+        DiskLine {
+            disk_kv_blocks: row.blocks,
+            disk_kv_used_blocks: row.used_blocks,
+            disk_kv_hit_tokens: row.hit_tokens,
+            disk_kv_bytes_written: row.bytes_written,
+            disk_kv_bytes_read: row.bytes_read,
         }
     }
 }
@@ -128,6 +152,7 @@ impl RankLine {
             evicted_blocks: row.evicted_blocks,
             busy_ms: row.busy.as_ms(),
             host: row.host.as_ref().map(HostLine::new),
+            disk: row.disk.as_ref().map(DiskLine::new),
         }
     }
 }

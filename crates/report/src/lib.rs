@@ -38,7 +38,7 @@ pub use fleet::{FleetLog, ScalingEvent, WorkerChange, WorkerEvent};
 pub use numbers::short;
 pub use output::{FileName, OutputDir, OutputFile};
 pub use percentile::PercentileMethod;
-pub use rank::{HostRow, RankRow, Role};
+pub use rank::{DiskRow, HostRow, RankRow, Role};
 pub use record::{Refusal, RequestRecord, Routing};
 pub use report::{CapacityRow, Pool, Report, RunEnd};
 pub use sla::Sla;

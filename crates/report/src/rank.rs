@@ -66,6 +66,8 @@ pub struct RankRow {
     pub busy: Nanos,
     /// Where there is a tier in the host's memory.
     pub host: Option<HostRow>,
+    /// Where there is a disk behind it.
+    pub disk: Option<DiskRow>,
 }
 
 /// A tier in the host's memory, of one rank or of several.
@@ -93,6 +95,31 @@ impl HostRow {
     }
 }
 
+/// A disk behind the host's memory, of one rank or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskRow {
+    /// Blocks that it can hold; none if it is not bounded.
+    pub blocks: Option<u64>,
+    /// Blocks that are there at the end, or on their way.
+    pub used_blocks: u64,
+    /// Tokens that came from it to the host's memory.
+    pub hit_tokens: u64,
+    /// Written to it.
+    pub bytes_written: u64,
+    /// Read from it.
+    pub bytes_read: u64,
+}
+
+impl DiskRow {
+    fn add(&mut self, other: &DiskRow) {
+        self.blocks = self.blocks.zip(other.blocks).map(|(mine, theirs)| mine + theirs);
+        self.used_blocks += other.used_blocks;
+        self.hit_tokens += other.hit_tokens;
+        self.bytes_written += other.bytes_written;
+        self.bytes_read += other.bytes_read;
+    }
+}
+
 impl RankRow {
     /// A row without counts.
     pub fn new(role: Role, worker: u32, rank: u32, usable_kv_blocks: u64) -> RankRow {
@@ -113,6 +140,7 @@ impl RankRow {
             evicted_blocks: 0,
             busy: Nanos::ZERO,
             host: None,
+            disk: None,
         }
     }
 
@@ -137,6 +165,13 @@ impl RankRow {
         if let Some(host) = &other.host {
             self.host.get_or_insert_default().add(host);
         }
+        self.disk = match (self.disk, other.disk) {
+            (Some(mut mine), Some(theirs)) => {
+                mine.add(&theirs);
+                Some(mine)
+            }
+            (mine, theirs) => mine.or(theirs),
+        };
         self.busy += other.busy;
         let pool = |row: &RankRow| (row.peak_kv_blocks, row.usable_kv_blocks);
         let ((mine, my_pool), (theirs, their_pool)) = (pool(self), pool(other));

@@ -5,7 +5,7 @@
 
 use crate::collector::Collector;
 use crate::fleet::{FleetLog, WorkerChange};
-use crate::rank::{HostRow, RankRow};
+use crate::rank::{DiskRow, HostRow, RankRow};
 use crate::ratio::{part, ratio};
 use crate::report::RunEnd;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -219,6 +219,14 @@ impl Summary {
         self.put("host_kv_hit_tokens", tier(|row| row.hit_tokens));
         self.put("host_kv_bytes_written", tier(|row| row.bytes_to_host));
         self.put("host_kv_bytes_read", tier(|row| row.bytes_from_host));
+        if ranks.iter().any(|row| row.disk.is_some()) {
+            let disk = |field: fn(&DiskRow) -> u64| {
+                ranks.iter().filter_map(|row| row.disk.as_ref().map(field)).sum::<u64>()
+            };
+            self.put("disk_kv_hit_tokens", disk(|row| row.hit_tokens));
+            self.put("disk_kv_bytes_written", disk(|row| row.bytes_written));
+            self.put("disk_kv_bytes_read", disk(|row| row.bytes_read));
+        }
     }
 
     fn routing(&mut self, all: &Collector) {

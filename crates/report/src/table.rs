@@ -185,11 +185,12 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     lines.push(("Preemptions", count("preemptions")));
     let (peak, evicted) = (share("peak_kv_usage"), count("evicted_blocks"));
     lines.push(("KV cache", format!("{peak} used at the peak, {evicted} blocks evicted")));
-    if let Number::Integer(hits) = summary.get("host_kv_hit_tokens") {
-        let gigabytes = |name: &str| short(summary.get(name).as_f64().unwrap_or_default() / 1e9);
-        let (written, read) = (gigabytes("host_kv_bytes_written"), gigabytes("host_kv_bytes_read"));
-        let hits = grouped(hits);
-        lines.push(("Host KV tier", format!("{hits} tokens loaded; {written} GB written, {read} GB read")));
+    for (line, tier) in [("Host KV tier", "host_kv"), ("Disk KV tier", "disk_kv")] {
+        let Number::Integer(hits) = summary.get(&format!("{tier}_hit_tokens")) else { continue };
+        let bytes = |what: &str| summary.get(&format!("{tier}_bytes_{what}")).as_f64();
+        let gigabytes = |what: &str| short(bytes(what).unwrap_or_default() / 1e9);
+        let (written, read, hits) = (gigabytes("written"), gigabytes("read"), grouped(hits));
+        lines.push((line, format!("{hits} tokens loaded; {written} GB written, {read} GB read")));
     }
     lines.extend(report.capacity.iter().map(|row| ("KV memory", row.line.clone())));
     if let Some(fleet) = &report.fleet {

@@ -3,7 +3,7 @@
 
 use std::fs;
 use windtunnel_engine::Nanos;
-use windtunnel_report::{Collector, CollectorOptions, FleetLog, Report, RunEnd, Sla};
+use windtunnel_report::{Collector, CollectorOptions, DiskRow, FleetLog, RankRow, Report, Role, RunEnd, Sla};
 
 fn glossary() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/glossary.md");
@@ -24,10 +24,12 @@ fn every_metric_is_defined_and_every_definition_is_a_metric() {
         .into_iter()
         .flat_map(|cell| cell.split('`').skip(1).step_by(2))
         .collect();
-    // An SLA, a price and workers that change, so that the metrics that depend on them are there.
+    // An SLA, a price, workers that change and a disk, so that the metrics that depend on them are there.
     let options = CollectorOptions { sla: Some(Sla::E2e(Nanos(1))), capture: false };
     let run = RunEnd { price_per_gpu_hour: Some(1.0), fleet: Some(FleetLog::default()), ..RunEnd::default() };
-    let report = Report::new([Collector::new(options)], &run);
+    let mut collector = Collector::new(options);
+    collector.rank(RankRow { disk: Some(DiskRow::default()), ..RankRow::new(Role::Aggregated, 0, 0, 1) });
+    let report = Report::new([collector], &run);
     let metrics: Vec<&str> = report.summary.iter().map(|(name, _)| name).collect();
 
     let undefined: Vec<&&str> = metrics.iter().filter(|name| !defined.contains(name)).collect();

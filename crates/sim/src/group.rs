@@ -5,6 +5,7 @@
 //! sends it requests, and up to when it may run, the run decides; it tells the run when it next does
 //! something.
 
+use crate::disk::DiskLanes;
 use crate::host::HostCopies;
 use crate::lane::{Charged, Lane, LaneMove, Sending};
 use crate::planner::Totals;
@@ -117,6 +118,9 @@ impl<L: Lanes> Group<L> {
         }
         if let Some(offload) = deployment.host_offload {
             lanes.as_mut().iter_mut().for_each(|lane| lane.set_host(HostCopies::new(offload)));
+        }
+        if let Some(disk) = deployment.disk_offload {
+            lanes.as_mut().iter_mut().for_each(|lane| lane.set_disk(DiskLanes::new(disk)));
         }
         let reports = deployment.ranks.get() > 1 && deployment.placement == Placement::VllmBalancer;
         Ok(Group {

@@ -4,6 +4,7 @@
 
 mod elastic;
 
+use crate::disk::DiskLanes;
 use crate::group::GroupOptions;
 use crate::host::{HostCopies, Launch, jobs_of};
 use crate::observer::EventBuffer;
@@ -13,7 +14,7 @@ use windtunnel_engine::{
     RankStats, Request, RequestId, Scheduled, Shape, Slot, Steady,
 };
 use windtunnel_perf::TimingModel;
-use windtunnel_report::{Collector, HostRow, RankRow, Refusal, RequestRecord, Role, Routing};
+use windtunnel_report::{Collector, DiskRow, HostRow, RankRow, Refusal, RequestRecord, Role, Routing};
 use windtunnel_router::{NewsBook, RankLoad, WorkerLoad};
 use windtunnel_traffic::Arrival;
 
@@ -120,6 +121,8 @@ pub(crate) struct Lane {
     charged: Charged,
     /// Where there is a tier in the host's memory.
     host: Option<HostCopies>,
+    /// And a disk behind it.
+    disk: Option<DiskLanes>,
     /// What others wait for.
     moves: Vec<LaneMove>,
     /// Requests whose load is to start here.
@@ -159,6 +162,7 @@ impl Lane {
             live: Vec::new(),
             charged: Charged::All,
             host: None,
+            disk: None,
             moves: Vec::new(),
             unloaded: 0,
             loaded: Vec::new(),
@@ -176,9 +180,14 @@ impl Lane {
         self.host = Some(host);
     }
 
-    /// When the next copy from or to the host ends or can start.
+    pub(crate) fn set_disk(&mut self, disk: DiskLanes) {
+        self.disk = Some(disk);
+    }
+
+    /// When the next copy from or to the host or the disk behind it ends or can start.
     pub(crate) fn next_copy(&self) -> Nanos {
-        self.host.as_ref().map_or(Nanos::NEVER, HostCopies::next_end)
+        let host = self.host.as_ref().map_or(Nanos::NEVER, HostCopies::next_end);
+        host.min(self.disk.as_ref().map_or(Nanos::NEVER, DiskLanes::next_end))
     }
 
     pub(crate) fn set_charged(&mut self, charged: Charged) {
@@ -332,6 +341,9 @@ impl Lane {
         if let Some(host) = &mut self.host {
             host.report(&mut self.rank, now);
         }
+        if let Some(disk) = &mut self.disk {
+            disk.report(&mut self.rank, now);
+        }
         let scheduled = self.rank.schedule_throttled(throttle);
         let duration = timing.pass_duration(&self.charged.part(scheduled.shape()));
         flying.takes_part = true;
@@ -367,6 +379,9 @@ impl Lane {
         let mut copies = Launch::default();
         if let Some(host) = &mut self.host {
             let (jobs, flush) = jobs_of(scheduled);
+            if let Some(disk) = &mut self.disk {
+                disk.start(&scheduled.disk_jobs, now);
+            }
             copies = host.launch(&mut self.rank, jobs, &flush, (now, start));
         }
         // The worker is asked when a pass is launched (vLLM).
@@ -402,6 +417,9 @@ impl Lane {
         if let Some(host) = &mut self.host {
             let busy_until = self.flying.back().map_or(pass.end, |launched| launched.end);
             host.completed(&outcome.host_jobs, now, busy_until);
+        }
+        if let Some(disk) = &mut self.disk {
+            disk.start(&outcome.disk_jobs, now);
         }
         let ended = outcome.finished.iter().filter(|finished| !finished.held).count() as u64;
         if outcome.steady_tokens > 0 || !outcome.tokens.is_empty() {
@@ -607,6 +625,16 @@ impl Lane {
                 hit_tokens: stats.host_hits,
                 bytes_to_host: to_host,
                 bytes_from_host: from_host,
+            });
+        }
+        if let Some(disk) = &self.disk {
+            let [read, written] = disk.bytes();
+            row.disk = Some(DiskRow {
+                blocks: disk.blocks(),
+                used_blocks: stats.disk_used_blocks,
+                hit_tokens: stats.disk_hits,
+                bytes_written: written,
+                bytes_read: read,
             });
         }
         row

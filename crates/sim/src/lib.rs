@@ -12,6 +12,7 @@
 
 mod agenda;
 mod disaggregated;
+mod disk;
 mod error;
 mod faults;
 mod fleet;

@@ -4,6 +4,8 @@
 mod common;
 
 use common::{Asked, Output, SMALL, Trial, asked, in_both_steppers, lines};
+use proptest::prelude::*;
+use windtunnel_sim::Stepper;
 
 const TRACE: &str =
     "traffic={source: {type: trace, format: requests, paths: [trace.jsonl]}, load: {type: trace_timestamps}}";
@@ -102,4 +104,81 @@ fn a_weight_without_a_tier_is_refused() {
     without.push(KV);
     let output = run(&without, &forgotten());
     assert!(output.requests()[3].get("router_host_overlap_tokens").is_none());
+}
+
+/// Prompts of few families, so that much is found again, of 1 to 48 tokens; several at a time.
+fn crowd() -> impl Strategy<Value = Vec<Asked>> {
+    let one = (0u32..60, 0u32..5, 0u32..28, 1u32..20, 1u32..6);
+    prop::collection::vec(one, 3..40).prop_map(|all| {
+        let mut at = 0.0;
+        let asked = all.into_iter().enumerate().map(|(n, (gap, family, shared, own, outputs))| {
+            at += f64::from(gap.saturating_sub(20)) / 2.0;
+            let (family, own_from) = (family * 1000, 100_000 + n as u32 * 100);
+            asked(at, (family..family + shared).chain(own_from..own_from + own), outputs)
+        });
+        asked.collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// With whatever tiers: both steppers write the same bytes, and so does the same run again, watched or not; no tier
+    /// holds more than it can; and of what was read back from one, no more was read than was ever written there for each
+    /// time, block by block.
+    #[test]
+    fn tiers_keep_their_bounds_and_runs_repeat(
+        requests in crowd(),
+        sglang in any::<bool>(),
+        host in 1u32..24,
+        disk in prop::option::of(prop::option::of(1u32..40)),
+        rates in (0u32..3, 0u32..3, 0u32..3, 0u32..3),
+        latency in prop::sample::select(vec!["0", "0.3", "4"]),
+        asynchronous in any::<bool>(),
+        lag in prop::sample::select(vec!["0", "7"]),
+    ) {
+        let backend = if sglang { "sglang" } else { "vllm" };
+        let mut overrides: Vec<String> = settings(backend).into_iter().map(str::to_owned).collect();
+        let key = "engine.workers.aggregated";
+        overrides.push(if sglang {
+            format!("{key}.scheduler={{overlap: {asynchronous}}}")
+        } else {
+            format!("{key}.scheduler.async_scheduling={asynchronous}")
+        });
+        overrides.push(format!(
+            "{key}.kv_cache.host_offload={{num_host_blocks: {host}, d2h_bandwidth_gbps: {}, h2d_bandwidth_gbps: {}}}",
+            rates.0, rates.1
+        ));
+        overrides.push(format!("router={{policy: kv_router, block_size: 4, kv_event_lag_ms: {lag}}}"));
+        let disk = disk.filter(|_| !sglang);
+        if let Some(blocks) = disk {
+            let blocks = blocks.map_or(String::new(), |blocks| format!(", num_g3_blocks: {blocks}"));
+            overrides.push(format!(
+                "{key}.kv_cache.g3_offload={{scope: worker_local, latency_to_first_byte_ms: {latency}, \
+                 read_bandwidth_gbps: {}, write_bandwidth_gbps: {}{blocks}}}",
+                rates.2, rates.3
+            ));
+        }
+        let overrides: Vec<&str> = overrides.iter().map(String::as_str).collect();
+        let output = in_both_steppers(&overrides, &requests);
+        let trial = Trial::load(SMALL, &overrides, &lines(&requests)).unwrap();
+        for again in [trial.run(Stepper::Fast), trial.run_unwatched(Stepper::Fast)] {
+            prop_assert_eq!(&again.prediction, &output.prediction);
+            prop_assert_eq!(&again.requests, &output.requests);
+        }
+        prop_assert_eq!(output.count("completed_requests") + output.count("rejected_requests"), requests.len() as u64);
+        for worker in output.prediction()["workers"].as_array().unwrap() {
+            let of = |name: &str| worker[name].as_u64();
+            prop_assert!(of("host_kv_used_blocks") <= of("host_kv_blocks"), "{}", worker);
+            prop_assert_eq!(of("host_kv_bytes_read").map(|bytes| bytes / 1_000_000), of("host_kv_hit_tokens"));
+            // What was never written anywhere is not read.
+            prop_assert!(of("host_kv_bytes_read") == Some(0) || of("host_kv_bytes_written") > Some(0));
+            if disk.is_some() {
+                prop_assert!(of("disk_kv_blocks").is_none() || of("disk_kv_used_blocks") <= of("disk_kv_blocks"));
+                prop_assert_eq!(of("disk_kv_bytes_read").map(|bytes| bytes / 1_000_000), of("disk_kv_hit_tokens"));
+                prop_assert!(of("disk_kv_bytes_read") == Some(0) || of("disk_kv_bytes_written") > Some(0));
+                prop_assert!(of("disk_kv_bytes_written") <= of("host_kv_bytes_written"));
+            }
+        }
+    }
 }

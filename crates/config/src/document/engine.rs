@@ -562,6 +562,10 @@ pub(crate) struct KvCache {
     /// Under native semantics, for aggregated workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_offload: Option<HostOffload>,
+    /// What reaches the host's memory is copied on to a disk, and comes back from there: vLLM's tiered offload with a tier
+    /// of files. Needs host_offload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub g3_offload: Option<G3Offload>,
 }
 
 /// The host's memory of one rank.
@@ -599,6 +603,46 @@ pub(crate) struct HostOffload {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub latency_to_first_byte_ms: f64,
+}
+
+/// The disk of one rank.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct G3Offload {
+    /// Who shares it.
+    pub scope: G3Scope,
+    /// Most blocks there: those used least recently go for others. No bound if not given, as with vLLM's own files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4_000_000_000u32))]
+    pub num_g3_blocks: Option<u32>,
+    /// Added to each copy; and how long a look-up takes.
+    #[serde(default = "g3_latency")]
+    #[schemars(range(min = 0))]
+    pub latency_to_first_byte_ms: f64,
+    /// Bytes per nanosecond from the disk; 0 is no limit.
+    #[serde(default = "g3_bandwidth")]
+    #[schemars(range(min = 0))]
+    pub read_bandwidth_gbps: f64,
+    /// Bytes per nanosecond to the disk; 0 is no limit.
+    #[serde(default = "g3_bandwidth")]
+    #[schemars(range(min = 0))]
+    pub write_bandwidth_gbps: f64,
+}
+
+fn g3_latency() -> f64 {
+    0.1
+}
+
+fn g3_bandwidth() -> f64 {
+    10.0
+}
+
+/// Who shares a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum G3Scope {
+    /// Nobody: each rank has its own.
+    WorkerLocal,
 }
 
 /// When SGLang copies KV to the host.

@@ -80,6 +80,11 @@ pub(crate) struct Router {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub host_cache_hit_weight: Option<f64>,
+    /// kv_router: credit of a block of the prompt on a disk, behind those of the host; 0.25 if not given. Needs
+    /// kv_cache.g3_offload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub disk_cache_hit_weight: Option<f64>,
     /// kv_router: weight of a block of prompt to compute against a block in use; 1 if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1e9))]

@@ -67,6 +67,7 @@ pub(super) fn deployment(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
         return None;
     }
     let host_offload = host::offload(keys, folder, findings);
+    let disk_offload = host::disk(keys, folder, findings);
     let worker = &mut keys.worker;
     let spread = &worker.parallelism;
     let Rank { config, blocks } = rank?;
@@ -98,6 +99,7 @@ pub(super) fn deployment(keys: &mut RoleKeys, folder: &Path, findings: &mut Find
             BytesPerToken::Auto(_) => None,
         },
         host_offload,
+        disk_offload,
         // Both are filled in when the router is known.
         router: RouterPolicy::RoundRobin,
         kv_event_lag: Nanos::ZERO,

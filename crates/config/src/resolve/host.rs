@@ -5,7 +5,7 @@ use super::engine::KV_CACHE;
 use super::engine::name;
 use super::role::{RoleKeys, token_bytes};
 use crate::document::{Backend, BytesPerToken, HicacheWritePolicy, Semantics as SemanticsKey};
-use crate::experiment::HostOffload;
+use crate::experiment::{DiskOffload, HostOffload};
 use std::path::Path;
 use windtunnel_engine::sglang::{HostTier, WritePolicy};
 
@@ -45,6 +45,37 @@ pub(super) fn offload(keys: &RoleKeys, folder: &Path, findings: &mut Findings) -
         return None;
     }
     Some(HostOffload { bytes_per_token: token.unwrap_or(0), to_host, from_host, latency })
+}
+
+/// The same for a disk behind it: vLLM's alone, whose offload has such a tier.
+pub(super) fn disk(keys: &RoleKeys, folder: &Path, findings: &mut Findings) -> Option<DiskOffload> {
+    let disk = keys.worker.kv_cache.g3_offload.as_ref()?;
+    let path = |key: &str| format!("{KV_CACHE}.g3_offload{key}");
+    if keys.worker.kv_cache.host_offload.is_none() {
+        let message = "given, but what is on a disk comes by way of the host's memory: kv_cache.host_offload is needed, too";
+        findings.problem(&path(""), message);
+        return None;
+    }
+    if keys.backend != Backend::Vllm {
+        let here = name(keys.backend);
+        findings.problem(&path(""), format!("given, but it belongs to backend vllm, and here is {here}"));
+        return None;
+    }
+    let rate = |gbps: f64| (gbps > 0.0).then_some(gbps);
+    let (read, write) = (rate(disk.read_bandwidth_gbps), rate(disk.write_bandwidth_gbps));
+    let latency = findings.time(&path(".latency_to_first_byte_ms"), disk.latency_to_first_byte_ms)?;
+    let token = bytes_of_token(keys, folder);
+    if token.is_none() && (read.is_some() || write.is_some()) {
+        bytes_needed(findings);
+        return None;
+    }
+    Some(DiskOffload {
+        bytes_per_token: token.unwrap_or(0),
+        blocks: disk.num_g3_blocks,
+        read,
+        write,
+        latency,
+    })
 }
 
 fn bytes_of_token(keys: &RoleKeys, folder: &Path) -> Option<u64> {

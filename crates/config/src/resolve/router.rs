@@ -147,11 +147,12 @@ fn foreign_keys(keys: &Router, findings: &mut Findings) {
     findings.foreign("router.seed", drawless && keys.seed.is_some(), "the policies that draw", &here);
     // What AISimulate accepts beside any policy.
     let model = keys.prefill_load_model.is_some_and(|model| model != PrefillLoadModel::NONE);
-    let given: [(&str, bool, &[RouterPolicy]); 18] = [
+    let given: [(&str, bool, &[RouterPolicy]); 19] = [
         ("block_size", keys.block_size.is_some(), &[KvRouter, PrefixHash, CacheAware, Scorers]),
         ("overlap_score_credit", keys.overlap_score_credit.is_some(), &[KvRouter]),
         ("overlap_score_credit_decay", keys.overlap_score_credit_decay.is_some(), &[KvRouter]),
         ("host_cache_hit_weight", keys.host_cache_hit_weight.is_some(), &[KvRouter]),
+        ("disk_cache_hit_weight", keys.disk_cache_hit_weight.is_some(), &[KvRouter]),
         ("prefill_load_scale", keys.prefill_load_scale.is_some(), &[KvRouter]),
         ("decode_active_request_weight", keys.decode_active_request_weight.is_some(), &[KvRouter]),
         ("temperature", keys.temperature.is_some(), &[KvRouter]),
@@ -253,14 +254,18 @@ fn kv_router(
 
 /// What blocks below the accelerator's memory are worth, where there is such a tier.
 fn tiers(keys: &mut Router, deployment: &Deployment, findings: &mut Findings) -> Option<TierCredits> {
-    if deployment.host_offload.is_none() {
-        let given = keys.host_cache_hit_weight.is_some();
-        let owner = "engine.workers.aggregated.kv_cache.host_offload";
-        findings.foreign("router.host_cache_hit_weight", given, owner, "no such tier");
-        return None;
+    let (host, disk) = (deployment.host_offload.is_some(), deployment.disk_offload.is_some());
+    for (key, given, tier, there) in [
+        ("host_cache_hit_weight", keys.host_cache_hit_weight.is_some(), "host_offload", host),
+        ("disk_cache_hit_weight", keys.disk_cache_hit_weight.is_some(), "g3_offload", disk),
+    ] {
+        let owner = format!("engine.workers.aggregated.kv_cache.{tier}");
+        findings.foreign(&format!("router.{key}"), given && !there, &owner, "no such tier");
     }
     let usual = TierCredits::default();
-    Some(TierCredits { host: *keys.host_cache_hit_weight.get_or_insert(usual.host), ..usual })
+    let host = host.then(|| *keys.host_cache_hit_weight.get_or_insert(usual.host))?;
+    let disk = if disk { *keys.disk_cache_hit_weight.get_or_insert(usual.disk) } else { usual.disk };
+    Some(TierCredits { host, disk })
 }
 
 fn queue(keys: &mut Router, deployment: &Deployment, findings: &mut Findings) -> Option<QueueSettings> {

@@ -86,6 +86,7 @@ pub(super) fn rank(
             _ => host_blocks.map(|_| KvRole::Both),
         },
         host_blocks,
+        disk: cache.g3_offload.as_ref().filter(|_| host_blocks.is_some()).map(|disk| disk.num_g3_blocks),
         transfer_rules: match semantics {
             Semantics::Native => TransferRules::Nixl,
             Semantics::Aisimulate013 => TransferRules::Aisimulate013,

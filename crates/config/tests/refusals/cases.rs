@@ -239,7 +239,9 @@ fn not_yet() -> Vec<Case> {
         add("not yet: sliding window", role, "        sliding_window: 4096\n"),
         add("not yet: cache groups", role, "        kv_cache_groups: [{block_size: 16}]\n"),
         add("host offload: bytes of a block unknown", role, "        host_offload: {num_host_blocks: 10}\n"),
-        add("not yet: g3 offload", role, "        g3_offload: {scope: worker_local, num_g3_blocks: 9}\n"),
+        add("disk without a host", role, "        g3_offload: {scope: worker_local, num_g3_blocks: 9}\n"),
+        add("not yet: a disk that ranks share", role, "        g3_offload: {scope: cluster_shared, num_g3_blocks: 9}\n"),
+        add("disk: whose it is", role, "        g3_offload: {num_g3_blocks: 9}\n"),
         add("not yet: state cache", role, "        state_cache: {bytes_per_request: 1}\n"),
         edit("not yet: capacity in bytes", "blocks: 1024", "bytes: 1000000"),
         edit(
@@ -266,7 +268,7 @@ fn not_yet() -> Vec<Case> {
         set("foreign: credit of the host without one", &["router={policy: kv_router, host_cache_hit_weight: 0.75}"]),
         set("foreign: credit of the host elsewhere", &["router={policy: scorers, host_cache_hit_weight: 0.75}"]),
         set("value: credit of the host above 1", &["router={policy: kv_router, host_cache_hit_weight: 1.5}"]),
-        set("not yet: credit of disk tiers", &["router={policy: kv_router, disk_cache_hit_weight: 0.25}"]),
+        set("foreign: credit of a disk without one", &["router={policy: kv_router, disk_cache_hit_weight: 0.25}"]),
         set("not yet: credit of shared tiers", &["router={policy: kv_router, shared_cache_multiplier: 0.5}"]),
         set(
             "not yet: estimates of prefill",

@@ -122,6 +122,9 @@ pub struct Config {
     pub kv_role: Option<KvRole>,
     /// Blocks of the host's memory to which full blocks are copied (vLLM's native CPU offload); none without it.
     pub host_blocks: Option<u32>,
+    /// A disk behind it (the tier `fs` of vLLM's tiered offload), and the most blocks that it holds; the engine's own is
+    /// not bounded.
+    pub disk: Option<Option<u32>>,
     /// When its loads start and end.
     pub transfer_rules: TransferRules,
     /// What becomes of a request whose load failed.
@@ -156,6 +159,7 @@ impl Config {
             max_num_queued_tokens: None,
             kv_role: None,
             host_blocks: None,
+            disk: None,
             transfer_rules: TransferRules::Nixl,
             kv_load_failure_policy: KvLoadFailurePolicy::Fail,
             kv_events: KvEventScope::Off,
@@ -245,6 +249,13 @@ impl Config {
         }
         if self.host_blocks.is_some() && self.kv_role != Some(KvRole::Both) {
             return fail("host_blocks", "some".into(), "need kv_role both: the offload loads and stores");
+        }
+        if self.disk.is_some() && self.host_blocks.is_none() {
+            return fail(
+                "disk",
+                "some".into(),
+                "needs host_blocks: what is on a disk comes by way of the host",
+            );
         }
         if self.host_blocks == Some(0) {
             return fail("host_blocks", "0".into(), "must be at least 1");

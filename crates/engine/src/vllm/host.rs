@@ -95,6 +95,18 @@ impl HostPool {
         ids
     }
 
+    /// A copy to another tier begins to read these, which are ready: that is no use of them (`prepare_read`).
+    pub(super) fn hold(&mut self, keys: &[BlockKey]) {
+        for &key in keys {
+            if let Some(chunk) = self.chunks.get_mut(&key) {
+                if chunk.readers == Some(0) {
+                    self.idle.remove(&(chunk.rank, key));
+                }
+                chunk.readers = chunk.readers.map(|readers| readers + 1);
+            }
+        }
+    }
+
     /// A load has read these.
     pub(super) fn end_read(&mut self, keys: &[BlockKey]) {
         for &key in keys {

@@ -2,13 +2,15 @@
 //!
 //! Read in this order: [`Config`], `sequence` (a request's counters), `rank` (the rank and its queues),
 //! `schedule` (running requests), `admit` (waiting requests), `complete` (what a finished pass changes).
-//! `transfer` is KV that comes from elsewhere or goes there, `offload` and `host` the tier in the host's memory. `membership`, `growth`, `steady` and the shared `decode_set` and `flight` make steady passes cheap; with
+//! `transfer` is KV that comes from elsewhere or goes there, `offload` and `host` the tier in the host's memory, `disk` the
+//! one behind it. `membership`, `growth`, `steady` and the shared `decode_set` and `flight` make steady passes cheap; with
 //! `Stepper::Plain` the decode set stays empty and every pass visits every running request, which is the
 //! engine's own loop.
 
 mod admit;
 mod complete;
 mod config;
+mod disk;
 mod growth;
 mod host;
 mod membership;

@@ -4,12 +4,13 @@
 //! The scheduler's side: which jobs there are, and which of them a pass has to wait for, because a block that they
 //! still read was handed out again. Who copies, and how long that takes, is the driver's affair.
 
+use super::disk::{Answer, Disk};
 use super::host::{Found, HostPool, Uses};
 use super::rank::Rank;
 use super::sequence::State;
 use crate::event::{KvEventScope, KvEvents, Tier};
 use crate::identity::BlockKey;
-use crate::pass::{HostJob, Slot};
+use crate::pass::{DiskJob, HostJob, Slot};
 use crate::request::{FinishReason, RequestId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -63,6 +64,9 @@ pub(super) struct Offload {
     block_size: u32,
     /// Blocks handed to somebody in the pass being scheduled.
     handed_out: HashSet<u32>,
+    disk: Option<Disk>,
+    /// What the disk has done since the last pass was scheduled, in order.
+    disk_done: Vec<u64>,
     /// Those that the next pass to be processed makes visible.
     events: KvEvents,
     scope: KvEventScope,
@@ -77,7 +81,13 @@ pub(super) enum HostHit {
 }
 
 impl Offload {
-    pub(super) fn new(chunks: u32, block_size: u32, caching: bool, scope: KvEventScope) -> Offload {
+    /// `disk`: whether there is one behind the host, and how many blocks it holds at most.
+    pub(super) fn new(
+        (chunks, disk): (u32, Option<Option<u32>>),
+        block_size: u32,
+        caching: bool,
+        scope: KvEventScope,
+    ) -> Offload {
         Offload {
             host: HostPool::new(chunks),
             next_job: 0,
@@ -89,6 +99,8 @@ impl Offload {
             caching,
             block_size,
             handed_out: HashSet::new(),
+            disk: disk.map(|capacity| Disk::new(capacity, block_size, scope)),
+            disk_done: Vec::new(),
             events: KvEvents::default(),
             scope,
         }
@@ -96,7 +108,7 @@ impl Offload {
 
     /// Copies are under way.
     pub(super) fn is_busy(&self) -> bool {
-        !self.jobs.is_empty()
+        !self.jobs.is_empty() || self.disk.as_ref().is_some_and(Disk::is_busy)
     }
 
     fn add_job(&mut self, request: RequestId, load: bool, keys: Vec<BlockKey>, blocks: &[u32]) -> u64 {
@@ -115,8 +127,8 @@ impl Offload {
         }
     }
 
-    /// A copy has ended.
-    fn end(&mut self, id: u64) {
+    /// A copy has ended. What reached the host may go on to the disk.
+    fn end(&mut self, id: u64, onward: &mut Vec<DiskJob>) {
         let Some(job) = self.jobs.remove(&id) else { return };
         if job.load {
             self.host.end_read(&job.keys);
@@ -127,6 +139,9 @@ impl Offload {
             let ready = self.host.end_write(&job.keys);
             for &key in ready.iter().filter(|&&key| self.scope.tells(key)) {
                 self.events.stored_in(Tier::Host, job.request, 0, None, &[key]);
+            }
+            if let Some(disk) = &mut self.disk {
+                onward.extend(disk.write(job.request, &job.keys, &mut self.host));
             }
         }
         for block in job.blocks {
@@ -139,21 +154,64 @@ impl Offload {
         }
         if let Some(copies) = self.copies.get_mut(&job.request) {
             copies.jobs.retain(|&other| other != id);
-            if copies.ended && copies.jobs.is_empty() {
+            let (ended, all) = (copies.ended, copies.jobs.is_empty());
+            if ended && all {
                 self.copies.remove(&job.request);
             }
+            if ended {
+                self.forget_look_ups(job.request);
+            }
         }
+    }
+
+    /// A request has ended: what it asked the disk is of no more use, once all that it had stored has reached the host
+    /// (`_maybe_finalize_request`).
+    fn forget_look_ups(&mut self, id: RequestId) {
+        let jobs = self.copies.get(&id).into_iter().flat_map(|copies| &copies.jobs);
+        let storing = jobs.filter_map(|job| self.jobs.get(job)).any(|job| !job.load);
+        if let Some(disk) = &mut self.disk
+            && !storing
+        {
+            disk.forget(id);
+        }
+    }
+
+    /// Takes in what the disk has done (`_process_finished_jobs`).
+    fn read_disk(&mut self) {
+        for job in std::mem::take(&mut self.disk_done) {
+            if let Some(disk) = &mut self.disk {
+                disk.end(job, &mut self.host, &mut self.events);
+            }
+        }
+    }
+
+    /// Looks a block of a waiting request up.
+    fn find(&mut self, id: RequestId, at: (u32, BlockKey)) -> Found {
+        let found = self.host.find(at.1);
+        let (Found::Nothing, Some(disk)) = (found, &mut self.disk) else { return found };
+        let uses = &mut self.copies.entry(id).or_default().uses;
+        let answer = disk.look_up(id, at, &mut self.host, uses);
+        self.tell_removed();
+        match answer {
+            Answer::Miss => Found::Nothing,
+            Answer::Later => Found::Unready,
+        }
+    }
+
+    /// Tells of what has just left the host.
+    fn tell_removed(&mut self) {
+        self.host.removed.retain(|&key| self.scope.tells(key));
+        if !self.host.removed.is_empty() {
+            self.events.removed_as_one(Tier::Host, &self.host.removed);
+        }
+        self.host.removed.clear();
     }
 
     /// Stores blocks with these identities, if the host has room for those that it lacks. None if it has not.
     fn store(&mut self, id: RequestId, keys: &[(u32, BlockKey)], blocks: &[u32]) -> Option<Option<HostJob>> {
         let copies = self.copies.entry(id).or_default();
         let written = self.host.write(keys, &mut copies.uses);
-        self.host.removed.retain(|&key| self.scope.tells(key));
-        if !self.host.removed.is_empty() {
-            self.events.removed_as_one(Tier::Host, &self.host.removed);
-        }
-        self.host.removed.clear();
+        self.tell_removed();
         let written = written?;
         if written.is_empty() {
             return Some(None);
@@ -182,12 +240,39 @@ impl Rank {
 
     /// The events of the host tier become visible with those of the pool, behind them.
     pub(super) fn tell_host_events(&mut self) {
-        if let Some(offload) = &mut self.offload
-            && !offload.events.is_empty()
-        {
-            self.pool.tell(&offload.events);
-            offload.events.clear();
+        if let Some(offload) = &mut self.offload {
+            let disk = offload.disk.as_mut().map(Disk::events);
+            for events in
+                [Some(&mut offload.events), disk].into_iter().flatten().filter(|one| !one.is_empty())
+            {
+                self.pool.tell(events);
+                events.clear();
+            }
         }
+    }
+
+    /// The disk has done what it was asked to ([`DiskJob`]); told before the next `schedule`, in order of these ends.
+    pub fn disk_done(&mut self, job: u64) {
+        if let Some(offload) = &mut self.offload {
+            offload.disk_done.push(job);
+        }
+    }
+
+    /// Takes in what the disk has done, before anything is looked up.
+    pub(super) fn read_disk(&mut self) {
+        if let Some(offload) = &mut self.offload {
+            offload.read_disk();
+        }
+    }
+
+    /// Blocks on the disk, those that are being written there included.
+    pub fn disk_blocks(&self) -> usize {
+        self.offload.as_ref().and_then(|offload| offload.disk.as_ref()).map_or(0, Disk::len)
+    }
+
+    /// Tokens that came from the disk to the host.
+    pub(super) fn disk_hits(&self) -> u64 {
+        self.offload.as_ref().and_then(|offload| offload.disk.as_ref()).map_or(0, |disk| disk.hits)
     }
 
     /// Blocks in the host tier, those that are being copied there included.
@@ -223,8 +308,8 @@ impl Rank {
             return HostHit::Tokens(0);
         }
         let keys = self.block_keys(slot, first..end);
-        let Some(offload) = &self.offload else { return HostHit::Tokens(0) };
-        let found = keys.iter().map(|&(_, key)| offload.host.find(key));
+        let Some(offload) = &mut self.offload else { return HostHit::Tokens(0) };
+        let found = keys.iter().map(|&at| offload.find(id, at));
         let hits: Vec<Found> = found.take_while(|&found| found != Found::Nothing).collect();
         let unready = hits.contains(&Found::Unready);
         let loading = keys[..hits.len()].iter().any(|(_, key)| offload.loading.contains(key));
@@ -326,6 +411,9 @@ impl Rank {
         self.store_ended(&mut flush);
         if let Some(offload) = &mut self.offload {
             offload.handed_out.clear();
+            if let Some(disk) = &mut offload.disk {
+                disk.end_schedule(&mut self.scheduled.disk_jobs);
+            }
         }
         self.scheduled.flush.extend(flush);
     }
@@ -365,7 +453,8 @@ impl Rank {
             let Some(copies) = offload.copies.get_mut(&id) else { continue };
             copies.ended = true;
             let uses = std::mem::take(&mut copies.uses);
-            if copies.jobs.is_empty() {
+            offload.forget_look_ups(id);
+            if offload.copies.get(&id).is_some_and(|copies| copies.jobs.is_empty()) {
                 offload.copies.remove(&id);
             }
             offload.host.end_request(uses);
@@ -376,7 +465,7 @@ impl Rank {
     pub(super) fn read_jobs(&mut self, jobs: &[u64]) {
         for &id in jobs {
             let Some(offload) = &mut self.offload else { return };
-            offload.end(id);
+            offload.end(id, &mut self.outcome.disk_jobs);
         }
     }
 

@@ -113,9 +113,9 @@ impl Rank {
             holding: Waiting::new(config.policy),
             loaded: 0,
             transfers: Transfers::default(),
-            offload: config
-                .host_blocks
-                .map(|n| Offload::new(n, config.block_size, config.prefix_caching, config.kv_events)),
+            offload: config.host_blocks.map(|n| {
+                Offload::new((n, config.disk), config.block_size, config.prefix_caching, config.kv_events)
+            }),
             deferred: 0,
             blocked: None,
             flight: Flight::default(),
@@ -312,6 +312,8 @@ impl Rank {
             evictions: self.pool.evictions(),
             host_blocks: self.config.host_blocks.unwrap_or(0),
             host_used_blocks: self.host_blocks() as u32,
+            disk_used_blocks: self.disk_blocks() as u64,
+            disk_hits: self.disk_hits(),
             ..self.stats
         }
     }

@@ -40,6 +40,7 @@ impl Rank {
     /// held nothing back left requests waiting.
     pub fn schedule_throttled(&mut self, throttle: bool) -> &Scheduled {
         self.scheduled.clear();
+        self.read_disk();
         let mut round = self.open_round(throttle);
         self.schedule_running(&mut round);
         if self.scheduled.preempted.is_empty() {

@@ -1,6 +1,7 @@
 //! vLLM: the config of its oracle, the replay, and the lines of its traces.
 
 mod copies;
+mod disk;
 mod replay;
 mod scenario;
 mod trace;

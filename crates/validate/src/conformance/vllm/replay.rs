@@ -2,6 +2,7 @@
 //! trace.
 
 use super::copies::Copies;
+use super::disk::Disk;
 use super::scenario::{KvRoleName, Settings};
 use super::trace::{Copied, Header, KvMoved, KvQueues, Step, Summary};
 use super::transfers::Transfers;
@@ -32,6 +33,7 @@ impl Pending {
         self.step.total == 0
             && self.step.moved.as_ref().is_none_or(KvMoved::reports_nothing)
             && self.step.copied.as_ref().is_none_or(Copied::is_nothing)
+            && self.step.disk.as_ref().is_none_or(Vec::is_empty)
     }
 }
 
@@ -45,6 +47,7 @@ struct Replay<'a> {
     /// Transfers under way.
     transfers: Transfers,
     copies: Copies,
+    disk: Disk,
     /// Requests that were aborted with output in flight of before a preemption.
     gone_stale: HashSet<usize>,
     /// In order of addition.
@@ -98,6 +101,7 @@ impl<'a> Replay<'a> {
             slots: HashMap::new(),
             transfers: Transfers::default(),
             copies: Copies::default(),
+            disk: Disk::default(),
             gone_stale: HashSet::new(),
             added: Vec::new(),
             preemptions: vec![0; requests.len()],
@@ -153,7 +157,8 @@ impl<'a> Replay<'a> {
             now = now.max(pending.end_ms);
             let nothing = pending.is_empty() && pending.step.preempted.is_empty();
             let done = self.complete(pending, now);
-            let quiet = nothing && done.finished.is_empty() && queue.iter().all(Pending::is_empty);
+            let asked = done.disk.as_ref().is_some_and(|asked| !asked.is_empty());
+            let quiet = nothing && !asked && done.finished.is_empty() && queue.iter().all(Pending::is_empty);
             emit(TraceLine::Step(trace::Step::Vllm(Box::new(done))))?;
             if self.settings.kv_role.is_some() {
                 // The engine would step on idly; the oracle goes to what happens next.
@@ -200,7 +205,8 @@ impl<'a> Replay<'a> {
     fn next_event(&self) -> Option<f64> {
         let aborts = self.arrivals.coming_aborts().filter(|(_, request)| self.slots.contains_key(request));
         let aborts = aborts.map(|(ms, _)| ms);
-        let others = [self.transfers.next_ms(), self.copies.next_ms(), self.arrivals.next_ms()];
+        let others =
+            [self.transfers.next_ms(), self.copies.next_ms(), self.disk.next_ms(), self.arrivals.next_ms()];
         aborts.chain(others.into_iter().flatten()).reduce(f64::min)
     }
 
@@ -241,6 +247,7 @@ impl<'a> Replay<'a> {
         let free_before = self.rank.free_blocks();
         let interval = u64::from(self.settings.dp_prefill_interval);
         let throttle = !counter.is_multiple_of(interval);
+        self.disk.report(&mut self.rank, now);
         self.rank.schedule_throttled(throttle);
         let scheduled = self.rank.scheduled();
         let admitted = scheduled.admitted.clone();
@@ -296,6 +303,10 @@ impl<'a> Replay<'a> {
             if self.settings.kv_role == Some(KvRoleName::Offload) {
                 let (copied, at) = self.copies.launch(&mut self.rank, self.scenario, self.settings, now);
                 (line.copied, ready) = (Some(copied), at);
+                if self.settings.offload_disk {
+                    let jobs = &self.rank.scheduled().disk_jobs;
+                    line.disk = Some(self.disk.start(jobs, self.settings, now));
+                }
             } else {
                 let moved = self.transfers.launch(&mut self.rank, self.scenario, self.settings, now);
                 line.moved = Some(moved);
@@ -363,6 +374,9 @@ impl<'a> Replay<'a> {
         let named: usize = outcome.tokens.len();
         let steady = outcome.steady_tokens;
         let finished = outcome.finished.clone();
+        if let Some(asked) = &mut line.disk {
+            asked.extend(self.disk.start(&outcome.disk_jobs, self.settings, now));
+        }
         // A request that ended before this pass did gets nothing from it, nor one whose output is dropped.
         let dropped = |request: &usize| {
             self.settings.kv_role == Some(KvRoleName::KvProducer) && stale.contains(request)

@@ -78,6 +78,24 @@ pub struct Settings {
     /// Duration of a store per token, 0.02 ms if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_ms_per_token: Option<f64>,
+    /// A disk behind it (the tier `fs` of the tiered offload).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub offload_disk: bool,
+    /// Duration of any read from it, 3 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_latency_ms: Option<f64>,
+    /// The same per token, 0.02 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_ms_per_token: Option<f64>,
+    /// Duration of any write to it, 3 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_latency_ms: Option<f64>,
+    /// The same per token, 0.02 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_ms_per_token: Option<f64>,
+    /// Time until it has answered what is there, 1 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub look_up_ms: Option<f64>,
     /// Record KV events.
     pub kv_events: bool,
     /// Record block ids and the free queue.
@@ -168,6 +186,12 @@ impl Default for Settings {
             offload_chunks: None,
             store_latency_ms: None,
             store_ms_per_token: None,
+            offload_disk: false,
+            read_latency_ms: None,
+            read_ms_per_token: None,
+            write_latency_ms: None,
+            write_ms_per_token: None,
+            look_up_ms: None,
             kv_events: true,
             dump_free_queue: false,
             step_ms_base: 10.0,
@@ -198,7 +222,15 @@ impl Settings {
             ("send_ms_per_token", self.send_ms_per_token),
             ("store_latency_ms", self.store_latency_ms),
             ("store_ms_per_token", self.store_ms_per_token),
+            ("read_latency_ms", self.read_latency_ms),
+            ("read_ms_per_token", self.read_ms_per_token),
+            ("write_latency_ms", self.write_latency_ms),
+            ("write_ms_per_token", self.write_ms_per_token),
+            ("look_up_ms", self.look_up_ms),
         ];
+        if self.offload_disk && self.kv_role != Some(KvRoleName::Offload) {
+            return Err(file.fault("offload_disk", "true needs kv_role offload"));
+        }
         for (key, ms) in times {
             let Some(ms) = ms else { continue };
             if self.kv_role.is_none() {
@@ -224,6 +256,21 @@ impl Settings {
     /// How long the store of so many tokens takes.
     pub(super) fn store_ms(&self, tokens: u32) -> f64 {
         self.store_latency_ms.unwrap_or(2.0) + f64::from(tokens) * self.store_ms_per_token.unwrap_or(0.02)
+    }
+
+    /// How long the read of so many tokens from the disk takes.
+    pub(super) fn read_ms(&self, tokens: u32) -> f64 {
+        self.read_latency_ms.unwrap_or(3.0) + f64::from(tokens) * self.read_ms_per_token.unwrap_or(0.02)
+    }
+
+    /// How long the write of so many tokens takes.
+    pub(super) fn write_ms(&self, tokens: u32) -> f64 {
+        self.write_latency_ms.unwrap_or(3.0) + f64::from(tokens) * self.write_ms_per_token.unwrap_or(0.02)
+    }
+
+    /// How long the disk takes to say what is there.
+    pub(super) fn look_up_ms(&self) -> f64 {
+        self.look_up_ms.unwrap_or(1.0)
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -261,6 +308,7 @@ impl Settings {
             }),
             host_blocks: (self.kv_role == Some(KvRoleName::Offload))
                 .then_some(self.offload_chunks.unwrap_or(64)),
+            disk: self.offload_disk.then_some(None),
             transfer_rules: TransferRules::Nixl,
             kv_load_failure_policy: match self.kv_load_failure_policy {
                 KvLoadFailurePolicyName::Fail => KvLoadFailurePolicy::Fail,

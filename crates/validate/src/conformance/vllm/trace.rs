@@ -57,6 +57,8 @@ pub struct Step {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub copied: Option<Copied>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Vec<(&'static str, u32, f64)>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub t_start_ms: Option<f64>,
     pub t_end_ms: f64,
     pub finished: Vec<(String, &'static str)>,
