@@ -96,6 +96,7 @@ fn offline(
         SimError::Interrupted => Failure::Interrupted,
         SimError::Traffic(e) => Failure::input(e),
         SimError::Engine(e) => Failure::input(e),
+        SimError::EventBlocks { .. } => Failure::input(error),
         SimError::Events(ref cause) | SimError::Telemetry(ref cause)
             if cause.kind() == ErrorKind::BrokenPipe =>
         {

@@ -51,11 +51,12 @@ impl DiskLanes {
         end
     }
 
-    /// Before a pass is scheduled at `now`, tells the rank what has ended.
-    pub(crate) fn report(&mut self, rank: &mut Rank, now: Nanos) {
+    /// Before a pass is scheduled at `now`, tells the rank what has ended. True if something has.
+    pub(crate) fn report(&mut self, rank: &mut Rank, now: Nanos) -> bool {
         let mut ended: Vec<(Nanos, u64)> = self.running.extract_if(.., |(end, _)| *end <= now).collect();
         ended.sort_unstable();
-        ended.into_iter().for_each(|(_, job)| rank.disk_done(job));
+        ended.iter().for_each(|&(_, job)| rank.disk_done(job));
+        !ended.is_empty()
     }
 
     /// When something next ends.

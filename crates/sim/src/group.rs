@@ -349,7 +349,7 @@ impl<L: Lanes> Group<L> {
         let throttle = self.prefill_interval > 1 && !self.step.step.is_multiple_of(self.prefill_interval);
         let start = now.max(self.busy_until);
         let (mut longest, mut ready, mut loaded) = (Nanos::ZERO, start, Nanos::ZERO);
-        let (mut tokens, mut prefill_tokens, mut hopeless) = (0, 0, false);
+        let (mut tokens, mut prefill_tokens, mut hopeless, mut reported) = (0, 0, false, false);
         self.lanes.as_mut().iter_mut().for_each(|lane| {
             let part = lane.schedule(throttle, now, start, &self.timing, &mut self.collector);
             self.ended += part.ended;
@@ -360,6 +360,7 @@ impl<L: Lanes> Group<L> {
             tokens += part.tokens;
             prefill_tokens += part.prefill_tokens;
             hopeless |= part.fruitless || part.fatal;
+            reported |= part.copies.reported;
         });
         let end = loaded.max(ready + longest);
         self.lanes.as_mut().iter_mut().for_each(|lane| lane.set_span(ready, end));
@@ -379,7 +380,8 @@ impl<L: Lanes> Group<L> {
         let step = self.step;
         self.step.step += 1;
         self.busy_until = end;
-        self.empty_passes = if tokens == 0 { self.empty_passes + 1 } else { 0 };
+        // What a copy's end changes shows in a later pass.
+        self.empty_passes = if tokens == 0 && !reported { self.empty_passes + 1 } else { 0 };
         let another = self.in_flight() < self.depth && self.has_work() && !self.idles();
         self.due = another.then_some(now.max(self.held));
         if another {

@@ -2,9 +2,10 @@
 //! served. What is copied, and why, the rank says.
 //!
 //! vLLM's worker: a store waits for the launch of the next pass, or of its own if that has to wait for it; a load starts
-//! with its pass; what has ended is asked for when a pass is launched. SGLang's cache controller: a copy starts when it is
-//! handed over and the pass launched last has ended; what has ended is asked for before a pass is scheduled; a pass
-//! computes a layer when its part of the load is there, so it ends no sooner than its load.
+//! with its pass; both begin when the pass launched before has ended; what has ended is asked for when a pass is
+//! launched. SGLang's cache controller: a copy starts when it is handed over and the pass launched last has ended; what
+//! has ended is asked for before a pass is scheduled; a pass computes a layer when its part of the load is there, so it
+//! ends no sooner than its load.
 
 use windtunnel_config::HostOffload;
 use windtunnel_engine::{HostJob, Nanos, Rank, RequestId, Scheduled};
@@ -27,6 +28,8 @@ pub(crate) struct Launch {
     pub(crate) loaded: Nanos,
     /// The scheduler does nothing else until then.
     pub(crate) held: Nanos,
+    /// Something has ended, which the rank reads when this pass is processed.
+    pub(crate) reported: bool,
 }
 
 /// The copies of a rank.
@@ -60,12 +63,14 @@ impl HostCopies {
         self.tokens.map(|tokens| tokens * self.offload.bytes_per_token)
     }
 
-    /// Before a pass is scheduled at `now`, tells the rank what has ended (SGLang).
-    pub(crate) fn report(&mut self, rank: &mut Rank, now: Nanos) {
+    /// Before a pass is scheduled at `now`, tells the rank what has ended (SGLang). True if something has.
+    pub(crate) fn report(&mut self, rank: &mut Rank, now: Nanos) -> bool {
         if !matches!(rank, Rank::Sglang(_)) {
-            return;
+            return false;
         }
-        self.take_ended(now).into_iter().for_each(|copy| rank.job_done(copy.job));
+        let ended = self.take_ended(now);
+        ended.iter().for_each(|copy| rank.job_done(copy.job));
+        !ended.is_empty()
     }
 
     /// The pass scheduled last is launched: its copies start, and those that it has to wait for are waited for. Tells the
@@ -81,8 +86,8 @@ impl HostCopies {
         match rank {
             Rank::Sglang(_) => self.hand_over(&jobs, flush, busy_until),
             _ => {
-                let ready = self.launch_worker(rank, jobs, flush);
-                Launch { ready, ..Launch::default() }
+                let reported = self.launch_worker(rank, jobs, flush, busy_until);
+                Launch { ready: self.now, reported, ..Launch::default() }
             }
         }
     }
@@ -106,30 +111,39 @@ impl HostCopies {
             }
         }
         let held = if awaited.is_empty() { Nanos::ZERO } else { self.now };
-        Launch { ready: held, loaded, held }
+        Launch { ready: held, loaded, held, reported: false }
     }
 
-    fn launch_worker(&mut self, rank: &mut Rank, mut jobs: Vec<HostJob>, flush: &[u64]) -> Nanos {
+    /// True if something has ended. Copies wait for the pass launched before: it computes what stores read, and still
+    /// uses what loads write to (vllm/v1/kv_offload/cpu/gpu_worker.py: their stream waits for the model's).
+    fn launch_worker(
+        &mut self,
+        rank: &mut Rank,
+        mut jobs: Vec<HostJob>,
+        flush: &[u64],
+        busy_until: Nanos,
+    ) -> bool {
         let mut loads = jobs.extract_if(.., |job| job.load).collect::<Vec<_>>();
         let mut starting = std::mem::take(&mut self.put_off);
         starting.extend(jobs.extract_if(.., |job| flush.contains(&job.job)));
         self.put_off = jobs;
         starting.drain(..).for_each(|job| {
-            self.start(&job, Nanos::ZERO);
+            self.start(&job, busy_until);
         });
         for copy in self.running.iter().filter(|copy| flush.contains(&copy.job)) {
             self.now = self.now.max(copy.end);
         }
         loads.drain(..).for_each(|job| {
-            self.start(&job, Nanos::ZERO);
+            self.start(&job, busy_until);
         });
-        for copy in self.take_ended(self.now) {
+        let ended = self.take_ended(self.now);
+        for copy in &ended {
             rank.job_done(copy.job);
             if let Some(slot) = copy.loads.and_then(|id| rank.slot_of(id)) {
                 rank.kv_loaded(slot);
             }
         }
-        self.now
+        !ended.is_empty()
     }
 
     /// Takes the copies that have ended at `now`, in order.
@@ -139,13 +153,13 @@ impl HostCopies {
         ended
     }
 
-    fn start(&mut self, job: &HostJob, not_before: Nanos) -> Nanos {
+    fn start(&mut self, job: &HostJob, busy_until: Nanos) -> Nanos {
         let bytes = f64::from(job.tokens) * self.offload.bytes_per_token as f64;
         let rate = if job.load { self.offload.from_host } else { self.offload.to_host };
         let time = rate.map_or(0.0, |rate| bytes / rate).round() as u64;
         self.tokens[usize::from(job.load)] += u64::from(job.tokens);
         let lane = &mut self.free_at[usize::from(job.load)];
-        let end = self.now.max(*lane).max(not_before) + self.offload.latency + Nanos(time);
+        let end = self.now.max(*lane).max(busy_until) + self.offload.latency + Nanos(time);
         *lane = end;
         self.running.push(Copy { end, job: job.job, loads: job.request.filter(|_| job.load) });
         end

@@ -338,11 +338,12 @@ impl Lane {
             self.flying.push_back(flying);
             return Part::default();
         }
+        let mut reported = false;
         if let Some(host) = &mut self.host {
-            host.report(&mut self.rank, now);
+            reported |= host.report(&mut self.rank, now);
         }
         if let Some(disk) = &mut self.disk {
-            disk.report(&mut self.rank, now);
+            reported |= disk.report(&mut self.rank, now);
         }
         let scheduled = self.rank.schedule_throttled(throttle);
         let duration = timing.pass_duration(&self.charged.part(scheduled.shape()));
@@ -383,6 +384,7 @@ impl Lane {
                 disk.start(&scheduled.disk_jobs, now);
             }
             copies = host.launch(&mut self.rank, jobs, &flush, (now, start));
+            copies.reported |= reported;
         }
         // The worker is asked when a pass is launched (vLLM).
         self.loaded.drain(..).for_each(|slot| self.rank.kv_loaded(slot));

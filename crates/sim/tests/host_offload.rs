@@ -53,6 +53,41 @@ fn a_pass_waits_for_the_copy_of_blocks_that_it_overwrites() {
     assert_eq!(times(&run(&[slow], &requests)), [[10.0, 0.0], [52.0, 0.0]]);
 }
 
+/// Scheduled ahead, the second pass is empty: its prompt's first blocks are being copied. The copy begins when the first
+/// pass has ended, at 10, and takes 32 ms; then the last token is computed in 2 ms. Nothing but the copy's end wakes the
+/// engine, and its report is read with the pass after.
+#[test]
+fn a_prompt_that_is_being_copied_is_waited_for_without_a_pass() {
+    let host = |d2h: &str| {
+        format!(
+            "engine.workers.aggregated.kv_cache.host_offload=\
+             {{num_host_blocks: 100, d2h_bandwidth_gbps: {d2h}, h2d_bandwidth_gbps: 0}}"
+        )
+    };
+    let requests = vec![asked(0.0, 0..16, 1), asked(0.0, 0..16, 1)];
+    // One prompt fills a pass.
+    let narrow = ["engine.workers.aggregated.scheduler={max_batched_tokens: 16, max_sequences: 8}"];
+    for (d2h, second) in [("0.5", 44.0), ("0", 12.0)] {
+        let with = host(d2h);
+        let ahead = run(&[narrow[0], with.as_str()], &requests);
+        assert_eq!(times(&ahead), [[10.0, 0.0], [second, 16.0]], "{d2h}");
+        let one_by_one =
+            [narrow[0], "engine.workers.aggregated.scheduler.async_scheduling=false", with.as_str()];
+        assert_eq!(times(&run(&one_by_one, &requests)), [[10.0, 0.0], [second, 16.0]], "{d2h}");
+    }
+}
+
+/// A prompt of ten blocks does not fit into a host of four: that is asked in every pass, and costs as much as without.
+#[test]
+fn a_prompt_larger_than_the_host_is_not_copied() {
+    let small = "engine.workers.aggregated.kv_cache.host_offload=\
+                 {num_host_blocks: 4, d2h_bandwidth_gbps: 1, h2d_bandwidth_gbps: 1}";
+    let requests = unlike(&[(0.0, 32, 4)]);
+    let with = run(&[small], &requests);
+    assert_eq!(times(&with), times(&run(&[], &requests)));
+    assert_eq!(with.metric("host_kv_bytes_written"), Some(0.0));
+}
+
 /// A host with six blocks drops the first prompt's four for the six of the second; the nine of the third, which makes
 /// the accelerator forget, have no room there at all.
 #[test]

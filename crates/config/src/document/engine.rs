@@ -676,7 +676,7 @@ pub(crate) enum OffloadScope {
 #[serde(untagged)]
 pub(crate) enum BytesPerToken {
     /// A number.
-    Bytes(#[schemars(range(min = 1))] u64),
+    Bytes(#[schemars(range(min = 1, max = 1_000_000_000))] u64),
     /// Not known.
     Auto(Auto),
 }

@@ -9,11 +9,26 @@ use crate::experiment::{DiskOffload, HostOffload};
 use std::path::Path;
 use windtunnel_engine::sglang::{HostTier, WritePolicy};
 
+/// The slowest copies, in GB/s.
+const SLOWEST: f64 = 0.001;
+
 /// SGLang's `--hicache-ratio` where no size is given (arg_groups/hicache_hook.py, 0.5.23).
 const HICACHE_RATIO: f64 = 2.0;
 
 fn path(key: &str) -> String {
     format!("{KV_CACHE}.host_offload.{key}")
+}
+
+/// Bytes per nanosecond; none is no limit. What is slower than a megabyte a second is a mistake in the unit.
+fn bandwidth(path: &str, gbps: f64, findings: &mut Findings) -> Option<f64> {
+    if gbps > 0.0 && gbps < SLOWEST {
+        let got = findings.shown(path, gbps);
+        findings.problem(
+            path,
+            format!("got {got}; allowed is a number of at least {SLOWEST}, or 0 for no limit"),
+        );
+    }
+    (gbps > 0.0).then_some(gbps)
 }
 
 /// How KV gets to the host and back. Only the engines' own offloads are modelled, and only where nothing else moves KV.
@@ -36,8 +51,15 @@ pub(super) fn offload(keys: &RoleKeys, folder: &Path, findings: &mut Findings) -
         findings.problem(&format!("{KV_CACHE}.host_offload"), message);
         return None;
     }
-    let rate = |gbps: f64| (gbps > 0.0).then_some(gbps);
-    let (to_host, from_host) = (rate(offload.d2h_bandwidth_gbps), rate(offload.h2d_bandwidth_gbps));
+    let to_host = bandwidth(&path("d2h_bandwidth_gbps"), offload.d2h_bandwidth_gbps, findings);
+    let from_host = bandwidth(&path("h2d_bandwidth_gbps"), offload.h2d_bandwidth_gbps, findings);
+    let block_size = keys.worker.kv_cache.block_size.unwrap_or_default();
+    if keys.backend == Backend::Vllm && block_size == 1 {
+        // The last token of a prompt is always computed, so of such a prompt nothing is left that was loaded.
+        let message =
+            "got 1; with host_offload allowed is 2 or more: vLLM would load a prompt of one token for ever";
+        findings.problem(&format!("{KV_CACHE}.block_size"), message);
+    }
     let latency = findings.time(&path("latency_to_first_byte_ms"), offload.latency_to_first_byte_ms)?;
     let token = bytes_of_token(keys, folder);
     if token.is_none() && (to_host.is_some() || from_host.is_some()) {
@@ -61,8 +83,8 @@ pub(super) fn disk(keys: &RoleKeys, folder: &Path, findings: &mut Findings) -> O
         findings.problem(&path(""), format!("given, but it belongs to backend vllm, and here is {here}"));
         return None;
     }
-    let rate = |gbps: f64| (gbps > 0.0).then_some(gbps);
-    let (read, write) = (rate(disk.read_bandwidth_gbps), rate(disk.write_bandwidth_gbps));
+    let read = bandwidth(&path(".read_bandwidth_gbps"), disk.read_bandwidth_gbps, findings);
+    let write = bandwidth(&path(".write_bandwidth_gbps"), disk.write_bandwidth_gbps, findings);
     let latency = findings.time(&path(".latency_to_first_byte_ms"), disk.latency_to_first_byte_ms)?;
     let token = bytes_of_token(keys, folder);
     if token.is_none() && (read.is_some() || write.is_some()) {

@@ -34,7 +34,9 @@ pub(super) fn rank(
         let limits = Limits { max_batched_tokens, max_sequences };
         capacity::blocks(keys, &limits, folder, semantics, findings)
     });
-    let host_blocks = host::vllm_blocks(keys, findings);
+    // Elsewhere that it is given is refused.
+    let offloads = keys.role == "aggregated" && semantics == Semantics::Native;
+    let host_blocks = if offloads { host::vllm_blocks(keys, findings) } else { None };
     let several = keys.worker.parallelism.attention_data > 1;
     let cache = &mut keys.worker.kv_cache;
     let scheduler = &mut keys.worker.scheduler;

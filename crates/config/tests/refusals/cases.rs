@@ -239,6 +239,10 @@ fn not_yet() -> Vec<Case> {
         add("not yet: sliding window", role, "        sliding_window: 4096\n"),
         add("not yet: cache groups", role, "        kv_cache_groups: [{block_size: 16}]\n"),
         add("host offload: bytes of a block unknown", role, "        host_offload: {num_host_blocks: 10}\n"),
+        set("host offload: blocks of one token", &[
+            "engine.workers.aggregated.kv_cache={block_size: 1, bytes_per_token: 1000, capacity: {type: fixed, blocks: 9}, \
+             host_offload: {num_host_blocks: 9, d2h_bandwidth_gbps: 1e-300}}",
+        ]),
         add("disk without a host", role, "        g3_offload: {scope: worker_local, num_g3_blocks: 9}\n"),
         add("not yet: a disk that ranks share", role, "        g3_offload: {scope: cluster_shared, num_g3_blocks: 9}\n"),
         add("disk: whose it is", role, "        g3_offload: {num_g3_blocks: 9}\n"),

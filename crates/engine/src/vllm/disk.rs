@@ -13,6 +13,11 @@ use crate::pass::{DiskJob, DiskWork};
 use crate::request::RequestId;
 use std::collections::{BTreeMap, HashMap};
 
+/// Reads for one request after which it is computed instead: on a host with too little room, requests take from each
+/// other what has come for them. The engine itself would go on; AISimulate gives up after so many rounds, too
+/// (`g3_offload`, aisimulate-core 0.13.0).
+const MOST_READS: u32 = 1024;
+
 /// A copy under way.
 #[derive(Debug)]
 struct Job {
@@ -83,6 +88,8 @@ pub(super) struct Disk {
     batch: Vec<(BlockKey, u64)>,
     batches: HashMap<u64, Vec<(BlockKey, u64)>>,
     promotions: Vec<Promotion>,
+    /// Reads for requests that live.
+    reads: HashMap<RequestId, u32>,
     events: KvEvents,
     scope: KvEventScope,
     block_size: u32,
@@ -105,6 +112,7 @@ impl Disk {
             batch: Vec::new(),
             batches: HashMap::new(),
             promotions: Vec::new(),
+            reads: HashMap::new(),
             events: KvEvents::default(),
             scope,
             block_size,
@@ -142,6 +150,7 @@ impl Disk {
             Some(false) => Answer::Miss,
             // It may have gone since, which only a capacity does.
             Some(true) if !self.entries.get(&key).is_some_and(|entry| entry.ready) => Answer::Miss,
+            Some(true) if self.reads.get(&id).is_some_and(|&reads| reads >= MOST_READS) => Answer::Miss,
             Some(true) => {
                 debug_assert_eq!(host.find(key), Found::Nothing);
                 if host.write(&[at], uses).is_none() {
@@ -177,6 +186,7 @@ impl Disk {
         for Promotion { request, keys } in std::mem::take(&mut self.promotions) {
             let tokens = keys.len() as u32 * self.block_size;
             self.hits += u64::from(tokens);
+            *self.reads.entry(request).or_default() += 1;
             let job = self.add(request, true, keys);
             jobs.push(DiskJob { job, work: DiskWork::Read, tokens, moved: tokens });
         }
@@ -196,6 +206,7 @@ impl Disk {
 
     /// No request of this number will ask any more (`cleanup`).
     pub(super) fn forget(&mut self, id: RequestId) {
+        self.reads.remove(&id);
         for key in self.asked_by.remove(&id).unwrap_or_default() {
             let Some(look_up) = self.look_ups.get_mut(&key) else { continue };
             look_up.requests.retain(|&other| other != id);

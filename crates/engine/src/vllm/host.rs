@@ -51,6 +51,8 @@ pub(super) struct HostPool {
     next_rank: u64,
     /// Identities that left, by the store that they made room for.
     pub(super) removed: Vec<BlockKey>,
+    /// Counts what can make room, or be new to who has used it.
+    pub(super) changes: u64,
 }
 
 impl HostPool {
@@ -63,6 +65,7 @@ impl HostPool {
             idle: BTreeSet::new(),
             next_rank: 0,
             removed: Vec::new(),
+            changes: 0,
         }
     }
 
@@ -81,6 +84,7 @@ impl HostPool {
 
     /// A load begins to read these, which are ready. Tells their chunks.
     pub(super) fn read(&mut self, keys: &[(u32, BlockKey)], uses: &mut Uses) -> Vec<u32> {
+        self.changes += 1;
         let mut ids = Vec::with_capacity(keys.len());
         for (_, key) in keys {
             if let Some(chunk) = self.chunks.get_mut(key) {
@@ -97,6 +101,7 @@ impl HostPool {
 
     /// A copy to another tier begins to read these, which are ready: that is no use of them (`prepare_read`).
     pub(super) fn hold(&mut self, keys: &[BlockKey]) {
+        self.changes += 1;
         for &key in keys {
             if let Some(chunk) = self.chunks.get_mut(&key) {
                 if chunk.readers == Some(0) {
@@ -109,6 +114,7 @@ impl HostPool {
 
     /// A load has read these.
     pub(super) fn end_read(&mut self, keys: &[BlockKey]) {
+        self.changes += 1;
         for &key in keys {
             if let Some(chunk) = self.chunks.get_mut(&key) {
                 chunk.readers = chunk.readers.map(|readers| readers - 1);
@@ -143,6 +149,7 @@ impl HostPool {
         if lacking > 0 && !self.evict(lacking, keys) {
             return None;
         }
+        self.changes += 1;
         let rank = if missing.is_empty() { 0 } else { self.rank_of(uses) };
         let fresh = missing.len().min((self.capacity - self.allocated) as usize);
         let mut written = Vec::with_capacity(missing.len());
@@ -163,6 +170,7 @@ impl HostPool {
 
     /// These have been written. Tells which.
     pub(super) fn end_write(&mut self, keys: &[BlockKey]) -> Vec<BlockKey> {
+        self.changes += 1;
         let mut ready = Vec::with_capacity(keys.len());
         for &key in keys {
             if let Some(chunk) = self.chunks.get_mut(&key).filter(|chunk| chunk.readers.is_none()) {

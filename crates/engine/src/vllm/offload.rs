@@ -35,6 +35,8 @@ struct Copies {
     blocks: Vec<u32>,
     /// It has ended, and that was told.
     ended: bool,
+    /// The host had no room for its blocks in this range, after so many changes there.
+    no_room: Option<(u32, u32, u64)>,
 }
 
 /// A request that has ended since the last pass was scheduled.
@@ -424,15 +426,22 @@ impl Rank {
         let (id, size) = (s.id, self.config.block_size);
         let end = (computed.min(s.prompt) / size).min(s.blocks.len() as u32);
         let Some(offload) = &mut self.offload else { return };
-        let stored = offload.copies.entry(id).or_default().stored;
-        if end <= stored {
+        let copies = offload.copies.entry(id).or_default();
+        let stored = copies.stored;
+        // The engine asks in every pass; the answer is the same until something changes.
+        if end <= stored || copies.no_room == Some((stored, end, offload.host.changes)) {
             return;
         }
         let keys = self.block_keys(slot, stored..end);
         let Some(offload) = &mut self.offload else { return };
-        let Some(job) = offload.store(id, &keys, &self.sequences[slot as usize].blocks) else { return };
+        let job = offload.store(id, &keys, &self.sequences[slot as usize].blocks);
+        let copies = offload.copies.entry(id).or_default();
+        let Some(job) = job else {
+            copies.no_room = Some((stored, end, offload.host.changes));
+            return;
+        };
         self.scheduled.host_jobs.extend(job);
-        offload.copies.entry(id).or_default().stored = end;
+        copies.stored = end;
     }
 
     /// The last blocks of requests that have ended since the last pass, which may be handed out already.
