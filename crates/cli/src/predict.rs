@@ -137,8 +137,7 @@ fn online(experiment: &Experiment, rate: f64, capture: bool) -> Result<Report, F
             experiment,
             &prefill.deployment,
             collectors,
-            (0, end),
-            outside,
+            windtunnel_sim::EndingApart { end, outside, ..Default::default() },
         ));
     }
     Ok(windtunnel_sim::report(

@@ -24,7 +24,7 @@ pub struct Experiment {
     pub sla: Option<Sla>,
     /// How the number of workers changes, if it does.
     pub scaling: Option<Scaling>,
-    /// What fails, if anything does.
+    /// What fails of the workers that give the tokens; given where anything fails.
     pub faults: Option<Faults>,
     /// What an hour of an accelerator costs.
     pub price_per_gpu_hour: Option<f64>,
@@ -36,7 +36,8 @@ pub struct Experiment {
 impl Experiment {
     /// The workers are not the same from the beginning of a run to its end.
     pub fn is_elastic(&self) -> bool {
-        self.scaling.is_some() || self.faults.is_some()
+        let prefill = self.prefill.as_ref().is_some_and(|prefill| prefill.faults.is_some());
+        self.scaling.is_some() || self.faults.is_some() || prefill
     }
 }
 
@@ -95,6 +96,8 @@ pub struct Prefill {
     pub deployment: Deployment,
     /// How KV gets from them to the decode workers.
     pub transfer: KvTransfer,
+    /// What fails of them; given where anything fails.
+    pub faults: Option<Faults>,
 }
 
 /// How KV gets from one worker to another. A bandwidth in GB/s is one in bytes per nanosecond.

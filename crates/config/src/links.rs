@@ -76,12 +76,32 @@ impl Links {
                 let bytes = f64::from(cargo.tokens) * self.transfer.bytes_per_token as f64;
                 self.count_up_to(now);
                 self.sharers.push(Sharer { id, from: cargo.from, to: cargo.to, left: bytes, rate: 0.0 });
-                self.users[0][cargo.from] += 1;
-                self.users[1][cargo.to] += 1;
+                for (users, worker) in self.users.iter_mut().zip([cargo.from, cargo.to]) {
+                    users.resize(users.len().max(worker + 1), 0);
+                    users[worker] += 1;
+                }
                 self.share();
             }
         }
         id
+    }
+
+    /// One that is under way at `now` is given up, and does not end. Transfers that are told to end by then must have
+    /// been taken.
+    pub fn cancel(&mut self, id: TransferId, now: Nanos) {
+        self.ends.retain(|Reverse((_, other))| *other != id);
+        if let Some(at) = self.sharers.iter().position(|sharer| sharer.id == id) {
+            self.leave(at, now);
+        }
+    }
+
+    /// One that shares interfaces leaves them to the others.
+    fn leave(&mut self, at: usize, now: Nanos) {
+        self.count_up_to(now);
+        let gone = self.sharers.remove(at);
+        self.users[0][gone.from] -= 1;
+        self.users[1][gone.to] -= 1;
+        self.share();
     }
 
     /// When the next one ends.
@@ -100,13 +120,9 @@ impl Links {
             return None;
         }
         let at = self.sharers.iter().position(|sharer| self.counted + time_for(sharer) <= now)?;
-        let ended = self.sharers[at];
-        self.count_up_to(now);
-        self.sharers.remove(at);
-        self.users[0][ended.from] -= 1;
-        self.users[1][ended.to] -= 1;
-        self.share();
-        Some(ended.id)
+        let id = self.sharers[at].id;
+        self.leave(at, now);
+        Some(id)
     }
 
     /// Counts what was moved until `now`.
@@ -186,6 +202,22 @@ mod tests {
         links.start(cargo(0, 1, 2), Nanos(1000));
         // The second: 2000 bytes at 1 byte/ns. The first then has 8000 - 2000 - 2000 left, at 2.
         assert_eq!(ends(&mut links), [(3000, 1), (5000, 0)]);
+    }
+
+    /// 8000 bytes at half of 2 bytes/ns until 1000, when the other is given up, and then at all of it: 1000 + 3500.
+    #[test]
+    fn one_that_is_given_up_leaves_its_share_to_the_others() {
+        let mut links = Links::new(transfer(LinkSharing::FairShare { interface: 2.0 }, None), 1, 1);
+        links.start(cargo(0, 0, 8), Nanos(0));
+        // A worker that has come later.
+        let other = links.start(cargo(0, 3, 8), Nanos(0));
+        links.cancel(other, Nanos(1000));
+        assert_eq!(ends(&mut links), [(4500, 0)]);
+        let mut alone = Links::new(transfer(LinkSharing::PerRequest, Some(2.0)), 1, 1);
+        let first = alone.start(cargo(0, 0, 8), Nanos(10));
+        alone.start(cargo(0, 0, 2), Nanos(10));
+        alone.cancel(first, Nanos(20));
+        assert_eq!(ends(&mut alone), [(1010, 1)]);
     }
 
     #[test]

@@ -17,6 +17,22 @@ engine:
       timing: {type: polynomial}
 ";
 
+/// The same with prefill and decode apart.
+const ROLES: &str = "\
+engine:
+  mode: disaggregated
+  model: m
+  hardware: h
+  context_length: 8192
+  workers:
+    prefill:
+      kv_cache: {capacity: {type: fixed, blocks: 1024}}
+      timing: {type: polynomial}
+    decode:
+      kv_cache: {capacity: {type: fixed, blocks: 1024}}
+      timing: {type: polynomial}
+";
+
 /// The fenced blocks: what stands behind the three marks, and the text.
 fn blocks() -> Vec<(String, String)> {
     let parts: Vec<&str> = DOCUMENT.split("```").collect();
@@ -36,7 +52,10 @@ fn every_yaml_block_loads() {
     assert!(blocks.len() >= 4);
     for (info, text) in blocks {
         let result = match info.strip_prefix("yaml at ") {
-            Some(path) => from_str(&name, BASE, &[format!("{path}=\n{text}")]),
+            Some(path) => match path.strip_suffix(" with roles") {
+                Some(path) => from_str(&name, ROLES, &[format!("{path}=\n{text}")]),
+                None => from_str(&name, BASE, &[format!("{path}=\n{text}")]),
+            },
             None => {
                 assert_eq!(info, "yaml");
                 from_str(&name, &text, &[])
@@ -91,11 +110,16 @@ fn every_key_is_documented_with_its_default() {
     let mut keys = BTreeMap::new();
     declared(&schema(), "", &mut keys);
     // Roles have the same keys, which are told once.
-    for role in ["engine.workers.prefill.", "engine.workers.decode."] {
+    let roles = [
+        ("engine.workers.prefill.", "engine.workers.aggregated."),
+        ("engine.workers.decode.", "engine.workers.aggregated."),
+        ("faults.prefill.", "faults."),
+        ("faults.decode.", "faults."),
+    ];
+    for (role, all) in roles {
         let of_role = keys.extract_if(.., |path, _| path.starts_with(role));
-        let theirs: BTreeMap<String, _> = of_role
-            .map(|(path, default)| (path.replace(role, "engine.workers.aggregated."), default))
-            .collect();
+        let theirs: BTreeMap<String, _> =
+            of_role.map(|(path, default)| (path.replace(role, all), default)).collect();
         assert!(!theirs.is_empty());
         for (path, default) in theirs {
             assert_eq!(keys.get(&path), Some(&default), "{role} {path}");

@@ -177,6 +177,13 @@ impl Collector {
         self.capture(|| Captured::Failed(request.clone(), cause.into()));
     }
 
+    /// The same of a request that no worker had yet that would have given its tokens.
+    pub fn failed_unplaced(&mut self, request: &RequestRecord, cause: &str) {
+        self.counts.failed += 1;
+        self.retried(request);
+        self.capture(|| Captured::Unplaced(request.clone(), cause.into()));
+    }
+
     /// A request was refused.
     pub fn rejected(&mut self, refusal: &Refusal) {
         self.counts.rejected += 1;

@@ -70,6 +70,27 @@ pub struct FleetLog {
 }
 
 impl FleetLog {
+    /// What happened to the workers of two roles, of which there were so many at the start.
+    pub fn of_roles([mut all, other]: [FleetLog; 2], at_start: u32) -> FleetLog {
+        all.scaling.extend(other.scaling);
+        all.workers.extend(other.workers);
+        // Stable: of one instant the first role's come first.
+        all.scaling.sort_by_key(|event| event.time);
+        all.workers.sort_by_key(|event| event.time);
+        all.lost_kv_event_batches += other.lost_kv_event_batches;
+        let mut there = at_start;
+        all.peak_workers = at_start;
+        for change in &all.workers {
+            match change.event {
+                WorkerChange::Added => there += 1,
+                WorkerChange::Removed => there -= 1,
+                _ => {}
+            }
+            all.peak_workers = all.peak_workers.max(there);
+        }
+        all
+    }
+
     /// How often a worker changed in this way.
     pub(crate) fn count(&self, event: WorkerChange) -> u64 {
         self.workers.iter().filter(|change| change.event == event).count() as u64

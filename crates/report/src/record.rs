@@ -169,13 +169,18 @@ pub(crate) enum Captured {
     Completed(RequestRecord),
     Cancelled(RequestRecord),
     Failed(RequestRecord, Box<str>),
+    /// Failed before a worker had it that would have given its tokens, and why.
+    Unplaced(RequestRecord, Box<str>),
     Refused(Refusal),
 }
 
 impl Captured {
     pub(crate) fn id(&self) -> RequestId {
         match self {
-            Captured::Completed(r) | Captured::Cancelled(r) | Captured::Failed(r, _) => r.id,
+            Captured::Completed(r)
+            | Captured::Cancelled(r)
+            | Captured::Failed(r, _)
+            | Captured::Unplaced(r, _) => r.id,
             Captured::Refused(refusal) => refusal.id,
         }
     }

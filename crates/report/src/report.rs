@@ -105,7 +105,9 @@ impl Report {
     pub fn completed(&self) -> impl Iterator<Item = &RequestRecord> {
         self.requests.iter().flatten().filter_map(|request| match request {
             Captured::Completed(record) => Some(record),
-            Captured::Cancelled(_) | Captured::Failed(..) | Captured::Refused(_) => None,
+            Captured::Cancelled(_) | Captured::Failed(..) | Captured::Unplaced(..) | Captured::Refused(_) => {
+                None
+            }
         })
     }
 }

@@ -85,6 +85,13 @@ impl<'a> Line<'a> {
             Captured::Failed(record, cause) => {
                 Line { terminal_status: "failed", detail: Some(cause.to_string()), ..Line::of(record) }
             }
+            Captured::Unplaced(record, cause) => Line {
+                terminal_status: "failed",
+                detail: Some(cause.to_string()),
+                decode_worker_idx: None,
+                dp_rank: None,
+                ..Line::of(record)
+            },
             Captured::Refused(refusal) => Line::of_refusal(refusal),
         }
     }

@@ -23,6 +23,16 @@ impl Agenda {
         }
     }
 
+    /// The groups from `first` on have other numbers: `by` more.
+    pub(crate) fn renumber(&mut self, first: usize, by: usize) {
+        let entries = std::mem::take(&mut self.entries).into_iter();
+        self.entries = entries
+            .map(|Reverse((instant, group))| {
+                Reverse((instant, if group < first { group } else { group + by }))
+            })
+            .collect();
+    }
+
     /// The group that does something next, the first of several, and when.
     pub(crate) fn next<L: Lanes>(&mut self, groups: &[Group<L>]) -> Option<(Nanos, usize)> {
         while let Some(&Reverse((instant, group))) = self.entries.peek() {

@@ -1,11 +1,12 @@
 //! When workers crash, and when their passes take longer: the instants at which something fails, in order.
 //!
-//! What a fault does to the workers is not known here. Random times come from the seed, the worker and the number of
-//! its start alone, so that nothing else in the run moves them.
+//! What a fault does to the workers is not known here. Random times come from the seed, the role, the worker and
+//! the number of its start alone, so that nothing else in the run moves them.
 
 use std::collections::BTreeMap;
 use windtunnel_config::{CrashRate, Faults, Slow};
 use windtunnel_engine::Nanos;
+use windtunnel_report::Role;
 use windtunnel_router::unit;
 
 /// Something fails, or is well again.
@@ -17,7 +18,17 @@ pub(crate) enum Fault {
     Slow { worker: u32, factor: f64 },
 }
 
-/// What is to fail yet.
+/// The seed of a role's draws: workers of the same number in two roles fail independently of each other.
+pub(crate) fn seed_of(role: Role, seed: u64) -> u64 {
+    let number = match role {
+        Role::Aggregated => 0,
+        Role::Prefill => 1,
+        Role::Decode => 2,
+    };
+    seed ^ (number << 62)
+}
+
+/// What of the workers of a role is to fail yet.
 pub(crate) struct FaultPlan {
     rate: Option<CrashRate>,
     /// By instant and order of entry. Faults of one instant keep that order.
@@ -35,9 +46,9 @@ struct Entry {
 }
 
 impl FaultPlan {
-    pub(crate) fn new(faults: &Faults) -> FaultPlan {
-        let mut plan =
-            FaultPlan { rate: faults.crash_rate, due: BTreeMap::new(), entered: 0, starts: Vec::new() };
+    pub(crate) fn new(role: Role, faults: &Faults) -> FaultPlan {
+        let rate = faults.crash_rate.map(|rate| CrashRate { seed: seed_of(role, rate.seed), ..rate });
+        let mut plan = FaultPlan { rate, due: BTreeMap::new(), entered: 0, starts: Vec::new() };
         for crash in &faults.crashes {
             plan.enter(crash.at, Fault::Crash { worker: crash.worker, restart: crash.restart }, None);
         }
@@ -117,7 +128,7 @@ mod tests {
         let crash = |worker, at| Crash { worker, at: Nanos(at), restart: None };
         let slow = Slow { worker: 0, from: Nanos(5), to: Nanos(9), factor: 2.0 };
         let faults = Faults { crashes: vec![crash(1, 5), crash(0, 7)], slow: vec![slow], ..NONE };
-        let mut plan = FaultPlan::new(&faults);
+        let mut plan = FaultPlan::new(Role::Aggregated, &faults);
         assert_eq!((plan.next(), plan.take(Nanos(4))), (Nanos(5), None));
         let taken: Vec<Fault> = std::iter::from_fn(|| plan.take(Nanos(9))).collect();
         assert_eq!(
@@ -137,7 +148,7 @@ mod tests {
     #[test]
     fn random_crashes_are_exponential() {
         let rate = CrashRate { per_worker_hour: 2.0, restart: Nanos(7), seed: 1 };
-        let mut plan = FaultPlan::new(&Faults { crash_rate: Some(rate), ..NONE });
+        let mut plan = FaultPlan::new(Role::Aggregated, &Faults { crash_rate: Some(rate), ..NONE });
         (0..20_000).for_each(|worker| plan.started(worker, Nanos::ZERO));
         let hours: Vec<f64> = plan.due.keys().map(|(at, _)| at.as_seconds() / 3600.0).collect();
         let mean = hours.iter().sum::<f64>() / 20_000.0;
@@ -146,11 +157,23 @@ mod tests {
         assert!((soon - 0.632).abs() < 0.018, "{soon}");
     }
 
+    /// Worker 3 of one role crashes at another time than worker 3 of the other.
+    #[test]
+    fn roles_have_draws_of_their_own() {
+        let rate = CrashRate { per_worker_hour: 2.0, restart: Nanos(7), seed: 1 };
+        let first = [Role::Aggregated, Role::Prefill, Role::Decode].map(|role| {
+            let mut plan = FaultPlan::new(role, &Faults { crash_rate: Some(rate), ..NONE });
+            plan.started(3, Nanos::ZERO);
+            plan.next()
+        });
+        assert!(first[0] != first[1] && first[1] != first[2] && first[0] != first[2], "{first:?}");
+    }
+
     /// A worker that is gone does not crash; the one that comes after it has a draw of its own.
     #[test]
     fn who_is_gone_does_not_crash() {
         let rate = CrashRate { per_worker_hour: 1.0, restart: Nanos(7), seed: 1 };
-        let mut plan = FaultPlan::new(&Faults { crash_rate: Some(rate), ..NONE });
+        let mut plan = FaultPlan::new(Role::Aggregated, &Faults { crash_rate: Some(rate), ..NONE });
         plan.started(0, Nanos::ZERO);
         let first = plan.next();
         plan.stopped(0);

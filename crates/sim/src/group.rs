@@ -7,7 +7,7 @@
 
 use crate::disk::DiskLanes;
 use crate::host::HostCopies;
-use crate::lane::{Charged, Lane, LaneMove, Sending};
+use crate::lane::{Charged, Lane, LaneMove, Loading, Sending};
 use crate::planner::Totals;
 use crate::stretch::{self, Leap, Limits, Strider};
 use std::sync::Arc;
@@ -34,9 +34,9 @@ pub(crate) enum Move {
     /// A prompt is computed here, and its blocks are held.
     Handed { lane: usize, slot: Slot, record: Box<RequestRecord> },
     /// A request's load has started.
-    Started { lane: usize, load: (RequestId, KvLoad) },
+    Started { id: RequestId, load: KvLoad },
     /// A loaded request may run (AISimulate 0.13).
-    Activated { id: RequestId },
+    Activated { lane: usize, slot: Slot, id: RequestId },
 }
 
 /// Ranks of one worker that step together.
@@ -206,9 +206,31 @@ impl<L: Lanes> Group<L> {
     }
 
     /// Takes back a request in the lane `lane` that does not run yet, at `now`, to which the group has been advanced.
-    pub(crate) fn withdraw(&mut self, lane: usize, slot: Slot, now: Nanos) {
+    /// When all are taken back that are, [`Group::go_on`] is to be called.
+    pub(crate) fn withdraw(&mut self, lane: usize, slot: Slot, loading: Loading, now: Nanos) {
+        let at_once = self.at_once;
+        self.lanes.as_mut()[lane].withdraw(slot, loading, at_once, now);
+    }
+
+    /// A request in the lane `lane` is nobody's any more, at `now`.
+    pub(crate) fn disown(&mut self, lane: usize, slot: Slot, now: Nanos) {
+        self.lanes.as_mut()[lane].disown(slot, now);
+    }
+
+    /// What is known of a request in the lane `lane` that is lost at `now`.
+    pub(crate) fn record_of(&self, lane: usize, slot: Slot, now: Nanos) -> RequestRecord {
+        self.lanes.as_ref()[lane].record_of(slot, now)
+    }
+
+    /// Requests were taken back at `now`: others may have room.
+    pub(crate) fn go_on(&mut self, now: Nanos) {
         self.now = now;
-        self.lanes.as_mut()[lane].withdraw(slot, now);
+        if self.at_once && self.in_flight() == 0 {
+            self.lanes.as_mut().iter_mut().for_each(|lane| {
+                lane.transfer_at_once(false);
+                lane.start_load();
+            });
+        }
         self.wake(now);
     }
 
@@ -270,8 +292,8 @@ impl<L: Lanes> Group<L> {
         for (lane, of) in self.lanes.as_mut().iter_mut().enumerate().filter(|(_, of)| of.has_moves()) {
             into.extend(of.moves().drain(..).map(|moved| match moved {
                 LaneMove::Handed(slot, record) => Move::Handed { lane, slot, record },
-                LaneMove::Started(id, load) => Move::Started { lane, load: (id, load) },
-                LaneMove::Activated(id) => Move::Activated { id },
+                LaneMove::Started(id, load) => Move::Started { id, load },
+                LaneMove::Activated(id, slot) => Move::Activated { lane, slot, id },
             }));
         }
     }

@@ -104,8 +104,22 @@ pub(crate) enum LaneMove {
     /// A request's load has started.
     Started(RequestId, KvLoad),
     /// A loaded request may run (AISimulate 0.13).
-    Activated(RequestId),
+    Activated(RequestId, Slot),
 }
+
+/// How far the load of a request is that is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loading {
+    /// Nothing is to be loaded.
+    Nothing,
+    /// There is no room for it yet.
+    Awaited,
+    /// There is room, and it may be on its way there.
+    Begun,
+}
+
+/// The number of a request on a rank that goes on with it though nobody waits for it.
+const NOBODY: RequestId = RequestId(u64::MAX);
 
 /// One rank of a group.
 pub(crate) struct Lane {
@@ -250,10 +264,22 @@ impl Lane {
     }
 
     /// Takes a request back that does not run yet.
-    pub(crate) fn withdraw(&mut self, slot: Slot, now: Nanos) {
+    pub(crate) fn withdraw(&mut self, slot: Slot, loading: Loading, at_once: bool, now: Nanos) {
         self.rank.cancel(slot);
+        self.unloaded -= usize::from(loading == Loading::Awaited);
+        if loading == Loading::Begun && matches!(self.rank, Rank::Vllm(_)) {
+            // It keeps the blocks until it hears that nobody writes them any more.
+            self.load_ended(slot, at_once);
+        }
+        self.disown(slot, now);
+    }
+
+    /// A request here is nobody's any more. The rank goes on with it, and hands its blocks over to nobody.
+    pub(crate) fn disown(&mut self, slot: Slot, now: Nanos) {
+        let record = &mut self.live[slot.0 as usize];
+        let id = std::mem::replace(&mut record.id, NOBODY);
         if let Some(news) = &mut self.news {
-            news.ended(now, self.live[slot.0 as usize].id);
+            news.ended(now, id);
         }
     }
 
@@ -307,6 +333,11 @@ impl Lane {
                 None
             }
             Ok(slot) => {
+                if record.retries > 0 {
+                    // It may have been here before.
+                    let before = self.live.iter_mut().filter(|old| old.id == record.id);
+                    before.for_each(|old| old.id = NOBODY);
+                }
                 match self.live.get_mut(slot.0 as usize) {
                     Some(old) => *old = record,
                     None => self.live.push(record),
@@ -362,6 +393,8 @@ impl Lane {
         for token in &scheduled.given {
             let record = &mut self.live[token.slot.0 as usize];
             (record.first_token, record.last_token) = (Some(now), Some(now));
+            self.first_tokens.0 += 1;
+            self.first_tokens.1 += u128::from(now.since(record.arrival).0);
             if let Some(news) = &mut self.news {
                 news.first_token(now, record.id);
             }
@@ -527,7 +560,7 @@ impl Lane {
         }
         for slot in std::mem::take(&mut self.loaded) {
             self.rank.kv_loaded_at_once(slot);
-            self.moves.push(LaneMove::Activated(self.live[slot.0 as usize].id));
+            self.moves.push(LaneMove::Activated(self.live[slot.0 as usize].id, slot));
             self.start_load();
         }
     }

@@ -32,6 +32,6 @@ mod threads;
 
 pub use error::SimError;
 pub use options::{Options, Progress, TelemetryOptions};
-pub use reporting::{Ending, collector_options, report, report_apart};
+pub use reporting::{Ending, EndingApart, collector_options, report, report_apart};
 pub use run::{run, worker_threads};
 pub use windtunnel_engine::Stepper;

@@ -2,15 +2,17 @@
 //! stops it.
 
 use crate::error::SimError;
+use crate::faults::seed_of;
 use crate::group::{Group, GroupOptions, Lanes};
 use crate::observer::{Events, Observer, Telemetry};
 use crate::reporting::collector_options;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use windtunnel_config::Experiment;
+use windtunnel_config::{Deployment, Experiment, Faults};
 use windtunnel_engine::{Nanos, Stepper};
-use windtunnel_router::EventLoss;
+use windtunnel_report::Role;
+use windtunnel_router::{EventLoss, Telling};
 
 /// How far a run is, for people who wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,15 +75,25 @@ impl Default for Options<'_> {
 
 impl GroupOptions {
     pub(crate) fn new(experiment: &Experiment, options: &Options<'_>) -> GroupOptions {
-        let loss = experiment.faults.as_ref().and_then(|faults| faults.kv_event_loss);
-        let loss = loss.map(|loss| EventLoss { rate: loss.rate, seed: loss.seed });
         GroupOptions {
             stepper: options.stepper,
             collector: collector_options(experiment, options.capture),
             log_events: options.events.is_some(),
-            telling: experiment.deployment.telling().losing(loss),
+            telling: Telling::default(),
             interrupt: options.interrupt.clone(),
         }
+    }
+
+    /// The same for workers of a role, with what fails of them.
+    pub(crate) fn of_role(
+        &self,
+        role: Role,
+        deployment: &Deployment,
+        faults: Option<&Faults>,
+    ) -> GroupOptions {
+        let loss = faults.and_then(|faults| faults.kv_event_loss);
+        let loss = loss.map(|loss| EventLoss { rate: loss.rate, seed: seed_of(role, loss.seed) });
+        GroupOptions { telling: deployment.telling().losing(loss), ..self.clone() }
     }
 }
 

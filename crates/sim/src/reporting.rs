@@ -54,28 +54,49 @@ pub fn report(
     report
 }
 
+/// The same of a run on prefill and decode workers apart.
+#[derive(Clone, Debug, Default)]
+pub struct EndingApart {
+    /// Requests that had not ended.
+    pub unfinished: u64,
+    /// When the run ended.
+    pub end: Nanos,
+    /// As in [`Ending`], of either role, prefill first.
+    pub outside: [[bool; 2]; 2],
+    /// As in [`Ending`].
+    pub fleets: Option<[(u128, FleetLog); 2]>,
+}
+
 /// The report of a run on prefill and decode workers apart, from what the groups of the first ones collected, and then
-/// those of the others. `outside`: of both roles, as in [`Ending`].
+/// those of the others.
 pub fn report_apart(
     experiment: &Experiment,
     prefill: &Deployment,
     collectors: impl IntoIterator<Item = Collector>,
-    (unfinished, end): (u64, Nanos),
-    outside: [[bool; 2]; 2],
+    ending: EndingApart,
 ) -> Report {
+    let EndingApart { unfinished, end, outside, fleets } = ending;
     let decode = &experiment.deployment;
-    let pool = |deployment: &Deployment| Pool {
-        worker_time: u128::from(deployment.replicas.get()) * u128::from(end.0),
+    let at_start = prefill.replicas.get() + decode.replicas.get();
+    let all = |deployment: &Deployment| u128::from(deployment.replicas.get()) * u128::from(end.0);
+    let (times, fleet) = match fleets {
+        None => ([all(prefill), all(decode)], None),
+        Some([(first, of_first), (second, of_second)]) => {
+            ([first, second], Some(FleetLog::of_roles([of_first, of_second], at_start)))
+        }
+    };
+    let pool = |deployment: &Deployment, worker_time| Pool {
+        worker_time,
         gpus_per_worker: deployment.gpus_per_worker,
     };
     let run_end = RunEnd {
         end,
         unfinished,
-        prefill: pool(prefill),
-        decode: pool(decode),
+        prefill: pool(prefill, times[0]),
+        decode: pool(decode, times[1]),
         percentiles: percentiles(prefill.semantics),
         price_per_gpu_hour: experiment.price_per_gpu_hour,
-        fleet: None,
+        fleet,
     };
     let mut report = Report::new(collectors, &run_end);
     let roles = [(Role::Prefill, prefill), (Role::Decode, decode)];

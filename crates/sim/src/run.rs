@@ -99,7 +99,11 @@ struct Run<'a, L> {
 impl<'a, L: Lanes + Send> Run<'a, L> {
     fn new(experiment: &'a Experiment, options: Options<'a>) -> Result<Run<'a, L>, SimError> {
         let deployment = &experiment.deployment;
-        let group_options = GroupOptions::new(experiment, &options);
+        let group_options = GroupOptions::new(experiment, &options).of_role(
+            Role::Aggregated,
+            deployment,
+            experiment.faults.as_ref(),
+        );
         let engine = deployment.engine.block_size();
         if let Some(router) = deployment.router.needs().cache
             && options.events.is_some()
@@ -326,7 +330,7 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
     }
 
     fn place(&mut self, mut arrival: Arrival, choice: Choice, now: Nanos) {
-        let retries = self.steering.as_mut().map_or(0, |steering| steering.sends(&arrival));
+        let retries = self.steering.as_mut().map_or(0, |steering| steering.tries.sends(&arrival));
         let came = std::mem::replace(&mut arrival.request.arrival, now);
         arrival.dp_rank = arrival.dp_rank.or(choice.rank);
         let sending = Sending { arrival, came, routing: choice.record.map(known), retries };
@@ -417,8 +421,9 @@ impl<'a, L: Lanes + Send> Run<'a, L> {
         let mut outside = outside_of_profile(&self.groups);
         let fleet = self.take_fleet(end);
         let past = self.steering.map(|steering| {
-            outside = [outside[0] | steering.outside[0], outside[1] | steering.outside[1]];
-            steering.past
+            let crew = steering.crew;
+            outside = [outside[0] | crew.outside[0], outside[1] | crew.outside[1]];
+            crew.past
         });
         let collectors = self.groups.into_iter().map(|g| g.into_collector(end)).chain(past);
         report(self.experiment, collectors, Ending { unfinished, end, outside, fleet })

@@ -175,17 +175,59 @@ pub(crate) struct Faults {
     /// KV events that do not reach the router.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_event_loss: Option<KvEventLoss>,
+    /// What fails of the prefill workers. In mode disaggregated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<RoleFaults>,
+    /// What fails of the decode workers. In mode disaggregated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode: Option<RoleFaults>,
 }
 
 impl Faults {
     /// Nothing fails, and nothing was said about it.
     pub(crate) fn is_none(&self) -> bool {
-        self.crashes.is_empty()
-            && self.slow_workers.is_empty()
-            && self.crash_rate.is_none()
-            && self.kv_event_loss.is_none()
-            && self.on_crash.is_none()
-            && self.max_retries.is_none()
+        let roles = self.prefill.is_none() && self.decode.is_none();
+        self.of_all().is_none() && roles && self.on_crash.is_none() && self.max_retries.is_none()
+    }
+
+    /// Those of workers for both, as those of a role.
+    pub(crate) fn of_all(&self) -> RoleFaults {
+        RoleFaults {
+            crashes: self.crashes.clone(),
+            crash_rate: self.crash_rate,
+            slow_workers: self.slow_workers.clone(),
+            kv_event_loss: self.kv_event_loss,
+        }
+    }
+}
+
+/// What fails of the workers of one role.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RoleFaults {
+    /// Crashes at given times.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub crashes: Vec<Crash>,
+    /// Crashes at random times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crash_rate: Option<CrashRate>,
+    /// Workers whose passes take longer for a while.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slow_workers: Vec<SlowWorker>,
+    /// KV events that do not reach the router.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_event_loss: Option<KvEventLoss>,
+}
+
+impl RoleFaults {
+    /// Nothing fails.
+    pub(crate) fn is_none(&self) -> bool {
+        !self.crash() && self.slow_workers.is_empty() && self.kv_event_loss.is_none()
+    }
+
+    /// Workers crash.
+    pub(crate) fn crash(&self) -> bool {
+        !self.crashes.is_empty() || self.crash_rate.is_some()
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) use engine::{
     Scheduler, Semantics, Timing, TimingType, TransferTiming, Worker,
 };
 pub(crate) use fleet::{
-    Faults, LoadPredictor, OnCrash, Planner, PlannerPolicy, PlannerTarget, ScalingMetric,
+    Faults, LoadPredictor, OnCrash, Planner, PlannerPolicy, PlannerTarget, RoleFaults, ScalingMetric,
 };
 pub(crate) use traffic::{LoadType, SourceType, TraceFormat, Traffic};
 

@@ -50,11 +50,14 @@ pub(crate) fn resolve(
     }
     let sla = sla(&document.evaluation.sla, &mut findings);
     let (mut scaling, mut faults) = (None, None);
-    if let Some((deployment, prefill)) = &deployments {
+    if let Some((deployment, prefill)) = &mut deployments {
         let apart = prefill.is_some();
         scaling = fleet::scaling(&mut document.planner, deployment, sla, apart, &mut findings);
         let most = scaling.as_ref().map_or(deployment.replicas.get(), |scaling| scaling.most);
-        faults = fleet::faults(&mut document.faults, deployment, most, apart, &mut findings);
+        let first = prefill.as_ref().map(|prefill| (&prefill.deployment, prefill.deployment.replicas.get()));
+        let of_prefill;
+        (faults, of_prefill) = fleet::faults(&mut document.faults, (deployment, most), first, &mut findings);
+        prefill.iter_mut().for_each(|prefill| prefill.faults = of_prefill.clone());
     }
     let price_per_gpu_hour = document.evaluation.price_per_gpu_hour;
     let effective = match serde_json::to_value(&document) {

@@ -1,10 +1,11 @@
 //! The way of a request through the two sides: what each waits for, and what follows when it has come.
 
+use super::elastic::{Staff, Task};
 use super::pool::{DECODE, PREFILL};
 use super::trips::{Computed, Site};
 use super::{Disaggregated, Order};
 use crate::group::{Lanes, Move};
-use crate::lane::Sending;
+use crate::lane::{Loading, Sending};
 use crate::options::{PROGRESS_STEP, Progress};
 use crate::run::refusal;
 use windtunnel_config::{Cargo, ChargedTokens, Semantics};
@@ -13,7 +14,7 @@ use windtunnel_report::RequestRecord;
 use windtunnel_traffic::Arrival;
 
 impl<L: Lanes> Disaggregated<'_, L> {
-    /// Sends a request to the side that comes first, or to both.
+    /// A request has come.
     pub(super) fn send(&mut self, mut arrival: Arrival, now: Nanos) {
         let ignore_eos = self.pools[DECODE].deployment.ignore_eos;
         arrival.request.output.ignore_eos.get_or_insert(ignore_eos);
@@ -21,6 +22,17 @@ impl<L: Lanes> Disaggregated<'_, L> {
         if self.sent.is_multiple_of(PROGRESS_STEP) {
             self.watch.tell(Progress { sent: self.sent, now });
         }
+        match &mut self.elastic {
+            None => self.begin(arrival, now),
+            Some(elastic) => {
+                elastic.arrived(&arrival);
+                self.dispatch(arrival, now);
+            }
+        }
+    }
+
+    /// Sends a request to the side that comes first, or to both.
+    pub(super) fn begin(&mut self, mut arrival: Arrival, now: Nanos) {
         let mut first = arrival.clone();
         first.request.hand_off = HandOff::Hold;
         first.request.output.cut_to_first();
@@ -34,10 +46,9 @@ impl<L: Lanes> Disaggregated<'_, L> {
             // Both sides have it from the beginning, and one waits for the other.
             (Order::RoomFirst, Semantics::Native) => {
                 self.trips.begin(id, None);
-                let Some(Site { group, lane, slot }) = self.prefill(first, now) else { return };
+                let Some(site) = self.prefill(first, now) else { return };
                 if !self.receive(arrival, now) {
-                    self.groups[group].withdraw(lane, slot, now);
-                    self.note_due(group);
+                    self.take_back(site, Loading::Nothing, now);
                 }
             }
             (Order::RoomFirst, Semantics::Aisimulate013) => {
@@ -47,8 +58,23 @@ impl<L: Lanes> Disaggregated<'_, L> {
         }
     }
 
+    /// Takes a request back that a group has, which does not run there yet.
+    fn take_back(&mut self, Site { group, lane, slot }: Site, loading: Loading, now: Nanos) {
+        self.groups[group].withdraw(lane, slot, loading, now);
+        self.groups[group].go_on(now);
+        self.touched.push(group);
+        self.tell(group, now);
+        self.note_due(group);
+    }
+
+    /// A request on its way to a rank.
+    fn sending(&self, arrival: Arrival) -> Sending {
+        let retries = self.retries(arrival.request.id);
+        Sending { came: arrival.at, retries, ..Sending::unrouted(arrival) }
+    }
+
     /// Sends a request to a prefill worker, with one token to give there. Where it stands, if it was taken.
-    fn prefill(&mut self, arrival: Arrival, now: Nanos) -> Option<Site> {
+    pub(super) fn prefill(&mut self, arrival: Arrival, now: Nanos) -> Option<Site> {
         let id = arrival.request.id;
         let (group, lane, routing) = match self.place(PREFILL, &arrival, now) {
             Ok(place) => place,
@@ -59,7 +85,7 @@ impl<L: Lanes> Disaggregated<'_, L> {
             }
         };
         self.groups[group].run_until(now, true);
-        let sending = Sending { routing, ..Sending::unrouted(arrival) };
+        let sending = Sending { routing, ..self.sending(arrival) };
         let taken = self.groups[group].submit(lane, sending, now);
         let site = taken.map(|slot| Site { group, lane, slot });
         match (site, self.trips.get(id)) {
@@ -84,7 +110,8 @@ impl<L: Lanes> Disaggregated<'_, L> {
             }
         };
         self.groups[group].run_until(now, false);
-        let taken = self.groups[group].receive(lane, Sending::unrouted(arrival), now);
+        let sending = self.sending(arrival);
+        let taken = self.groups[group].receive(lane, sending, now);
         match (taken, self.trips.get(id)) {
             (Some(slot), Some(trip)) => trip.decode = Some(Site { group, lane, slot }),
             _ => drop(self.trips.end(id)),
@@ -98,7 +125,8 @@ impl<L: Lanes> Disaggregated<'_, L> {
     /// Refuses a request that none of the ranks is asked to take.
     fn refuse(&mut self, at: usize, arrival: Arrival, now: Nanos, reason: Rejection) {
         self.groups[at].run_until(now, at < self.pools[DECODE].first);
-        self.groups[at].refuse(&refusal(Sending::unrouted(arrival), now, reason));
+        let sending = self.sending(arrival);
+        self.groups[at].refuse(&refusal(sending, now, reason));
         self.tell(at, now);
     }
 
@@ -117,8 +145,12 @@ impl<L: Lanes> Disaggregated<'_, L> {
                 Move::Handed { lane, slot, record } => {
                     self.hand_over(Site { group: at, lane, slot }, *record, now);
                 }
-                Move::Started { lane, load } => self.start(at, lane, load, now),
-                Move::Activated { id } => self.release(id, now),
+                Move::Started { id, load } => self.start(id, load, now),
+                Move::Activated { lane, slot, id } => {
+                    if self.trips.is_at(id, Site { group: at, lane, slot }) {
+                        self.release(id, now);
+                    }
+                }
             }
         }
         self.moves = moves;
@@ -128,7 +160,10 @@ impl<L: Lanes> Disaggregated<'_, L> {
     /// room that it has made.
     fn hand_over(&mut self, from: Site, record: RequestRecord, now: Nanos) {
         let id = record.id;
-        let Some(trip) = self.trips.get(id) else { return };
+        let Some(trip) = self.trips.get(id) else {
+            // It was lost on the other side meanwhile, and nobody reads it.
+            return self.let_go(from, now);
+        };
         let took = record.first_admit.map_or(Nanos::ZERO, |admitted| now.since(admitted));
         trip.prefill = Some(from);
         trip.computed = Some(Computed { prompt_tokens: record.input_tokens, took });
@@ -142,8 +177,16 @@ impl<L: Lanes> Disaggregated<'_, L> {
     }
 
     /// Sends a request whose prompt is computed to a decode worker.
-    fn go_on(&mut self, arrival: Arrival, record: RequestRecord, now: Nanos) {
+    pub(super) fn go_on(&mut self, arrival: Arrival, record: RequestRecord, now: Nanos) {
         let id = record.id;
+        match self.staff(DECODE) {
+            Staff::Ready => {}
+            Staff::Awaited => return self.wait(Task::GoOn(arrival, Box::new(record))),
+            Staff::Gone => {
+                self.refuse_without_worker(arrival, now);
+                return self.release(id, now);
+            }
+        }
         let (group, lane, _) = match self.place(DECODE, &arrival, now) {
             Ok(place) => place,
             Err((to, reason)) => {
@@ -163,7 +206,7 @@ impl<L: Lanes> Disaggregated<'_, L> {
     }
 
     /// A decode worker has made room for a request's KV: loads it, or has the prompt computed first.
-    fn start(&mut self, group: usize, lane: usize, (id, load): (RequestId, KvLoad), now: Nanos) {
+    fn start(&mut self, id: RequestId, load: KvLoad, now: Nanos) {
         if self.order == Order::PromptFirst {
             return self.load(id, load, now);
         }
@@ -174,11 +217,25 @@ impl<L: Lanes> Disaggregated<'_, L> {
             self.groups[at].kv_wanted(at_lane, slot, now);
             self.touched.push(at);
             self.note_due(at);
-        } else if let Some(arrival) = trip.second.take()
-            && self.prefill(*arrival, now).is_none()
-        {
-            self.groups[group].withdraw(lane, load.slot, now);
-            self.note_due(group);
+        } else if let Some(arrival) = trip.second.take() {
+            self.compute(*arrival, now);
+        }
+    }
+
+    /// Sends a request to a prefill worker for which a decode worker has made room.
+    pub(super) fn compute(&mut self, arrival: Arrival, now: Nanos) {
+        let Some(room) = self.trips.get(arrival.request.id).and_then(|trip| trip.decode) else { return };
+        let taken = match self.staff(PREFILL) {
+            Staff::Ready => self.prefill(arrival, now).is_some(),
+            Staff::Awaited => return self.wait(Task::Compute(arrival)),
+            Staff::Gone => {
+                self.trips.end(arrival.request.id);
+                self.refuse_without_worker(arrival, now);
+                false
+            }
+        };
+        if !taken {
+            self.take_back(room, Loading::Begun, now);
         }
     }
 
@@ -218,9 +275,15 @@ impl<L: Lanes> Disaggregated<'_, L> {
     }
 
     /// The source lets go of a request's blocks.
-    fn release(&mut self, id: RequestId, now: Nanos) {
+    pub(super) fn release(&mut self, id: RequestId, now: Nanos) {
         let Some(trip) = self.trips.end(id) else { return };
-        let (Some(Site { group, lane, slot }), Some(_)) = (trip.prefill, trip.computed) else { return };
+        if let (Some(site), Some(_)) = (trip.prefill, trip.computed) {
+            self.let_go(site, now);
+        }
+    }
+
+    /// A prefill worker lets go of blocks that it holds.
+    pub(super) fn let_go(&mut self, Site { group, lane, slot }: Site, now: Nanos) {
         self.groups[group].run_until(now, true);
         self.groups[group].send_ended(lane, slot, now);
         self.touched.push(group);

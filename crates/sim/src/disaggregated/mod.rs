@@ -5,6 +5,7 @@
 //! the prefill worker begins when there is (SGLang). Prefill groups are always looked at when they do
 //! something; a decode group only while something of it is awaited elsewhere, and otherwise it lags behind.
 
+mod elastic;
 mod hand_off;
 mod pool;
 mod trips;
@@ -14,7 +15,8 @@ use crate::error::SimError;
 use crate::group::{Group, GroupOptions, Lanes, Move};
 use crate::observer::Observer;
 use crate::options::{Options, Watch};
-use crate::reporting::{outside_of_profile, report_apart};
+use crate::reporting::{EndingApart, outside_of_profile, report_apart};
+use elastic::Elastic;
 use pool::{DECODE, PREFILL, PoolOf, ROLES, Turn, groups_of_worker};
 use trips::Trips;
 use windtunnel_config::{Deployment, Experiment, Links, Pace, Prefill, Workload};
@@ -41,6 +43,8 @@ pub(crate) struct Disaggregated<'a, L> {
     order: Order,
     /// Requests between the two sides.
     trips: Trips,
+    /// Where workers come and go, or fail.
+    elastic: Option<Box<Elastic>>,
     /// When groups that are looked at next do something.
     agenda: Agenda,
     /// Decode groups are looked at always: somebody waits for the ends of requests.
@@ -67,16 +71,16 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
     ) -> Result<Disaggregated<'a, L>, SimError> {
         let group_options = GroupOptions::new(experiment, &options);
         let mut groups = Vec::new();
-        let mut pool = |deployment: &'a Deployment, role| -> Result<PoolOf<'a>, SimError> {
-            let first = groups.len();
-            let group_options = GroupOptions { telling: deployment.telling(), ..group_options.clone() };
+        let faults = [prefill.faults.as_ref(), experiment.faults.as_ref()];
+        let mut pool = |pool: usize, deployment: &'a Deployment| -> Result<PoolOf<'a>, SimError> {
+            let (role, first) = (ROLES[pool], groups.len());
+            let of_role = group_options.of_role(role, deployment, faults[pool]);
             for worker in 0..deployment.replicas.get() {
-                groups.extend(groups_of_worker(role, worker, deployment, &group_options)?);
+                groups.extend(groups_of_worker(role, worker, deployment, &of_role)?);
             }
-            Ok(PoolOf::new(deployment, first, groups.len() - first))
+            Ok(PoolOf::new(deployment, first, groups.len() - first, of_role))
         };
-        let pools =
-            [pool(&prefill.deployment, ROLES[PREFILL])?, pool(&experiment.deployment, ROLES[DECODE])?];
+        let pools = [pool(PREFILL, &prefill.deployment)?, pool(DECODE, &experiment.deployment)?];
         let workers = [&prefill.deployment, &experiment.deployment].map(|d| d.replicas.get() as usize);
         let (observer, watch) = options.watchers();
         Ok(Disaggregated {
@@ -90,6 +94,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
                 RankConfig::Vllm(_) | RankConfig::Trtllm(_) => Order::PromptFirst,
             },
             trips: Trips::default(),
+            elastic: Elastic::new(experiment, prefill, group_options.collector),
             agenda: Agenda::default(),
             watch_all: false,
             observer,
@@ -133,7 +138,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             }
         }
         let end = match unfinished {
-            0 => self.groups.iter().map(Group::now).max().unwrap_or(Nanos::ZERO),
+            0 => self.groups.iter().map(Group::now).max().unwrap_or(Nanos::ZERO).max(self.last_change()),
             _ => self.cutoff,
         };
         self.observer.finish(&mut self.groups, end)?;
@@ -149,11 +154,16 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
             // Seats that were freed with a schedule call are given on at its instant.
             let freed_at = if self.watch_all && self.freed > 0 { self.freed_at } else { Nanos::NEVER };
             let now = arrival_at.min(due).min(self.links.next_end()).min(freed_at);
+            let look = self.next_look();
+            if look < now && look <= self.cutoff && (now < Nanos::NEVER || self.goes_on(look)) {
+                self.look(look)?;
+                continue;
+            }
             if now == Nanos::NEVER || now > self.cutoff {
                 return Ok(());
             }
-            self.observe_before(now)?;
             self.pass_ends(now);
+            self.make_ready(now);
             self.transfers(now);
             while let Some(arrival) = next.take_if(|arrival| arrival.at == now) {
                 self.send(arrival, now);
@@ -168,6 +178,28 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         }
     }
 
+    /// The next instant at which all groups are to be looked at, or workers change.
+    fn next_look(&self) -> Nanos {
+        self.observer.next_instant().min(self.next_change())
+    }
+
+    /// Nothing is awaited any more, but not all has ended before `instant`.
+    fn goes_on(&mut self, instant: Nanos) -> bool {
+        self.groups.iter_mut().for_each(|group| group.run_until(instant, false));
+        let waits = self.elastic.as_ref().is_some_and(|elastic| elastic.is_waited_for());
+        waits || self.groups.iter().any(|g| g.next_instant() < Nanos::NEVER || g.now() >= instant)
+    }
+
+    /// Looks at all groups at an instant at which nothing else happens, and lets workers change.
+    fn look(&mut self, instant: Nanos) -> Result<(), SimError> {
+        self.groups.iter_mut().for_each(|group| group.settle(instant));
+        self.make_ready(instant);
+        self.schedule(instant);
+        self.observer.look(&mut self.groups, instant)?;
+        self.act(instant)?;
+        self.watch.check(&self.groups)
+    }
+
     /// The group whose turn it is runs by itself until another thing happens, or something with it that others wait
     /// for.
     fn run_alone(&mut self, arrival_at: Nanos) {
@@ -176,7 +208,7 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         }
         let Some((instant, at)) = self.agenda.next(&self.groups) else { return };
         let others = self.agenda.next_but(&self.groups, at).min(arrival_at).min(self.links.next_end());
-        let horizon = others.min(self.cutoff).min(self.observer.next_instant());
+        let horizon = others.min(self.cutoff).min(self.next_look());
         // What ends at the instant of others has its turn among them.
         if horizon.0 > instant.0 + 1 {
             self.groups[at].run_until(Nanos(horizon.0 - 1), true);
@@ -236,25 +268,22 @@ impl<'a, L: Lanes> Disaggregated<'a, L> {
         }
     }
 
-    /// Lets the observer look at all instants before `now`.
-    fn observe_before(&mut self, now: Nanos) -> Result<(), SimError> {
-        loop {
-            let instant = self.observer.next_instant();
-            if instant >= now {
-                return Ok(());
-            }
-            for group in &mut self.groups {
-                group.settle(instant);
-            }
-            self.observer.look(&mut self.groups, instant)?;
-            self.watch.check(&self.groups)?;
-        }
+    /// When the workers changed last.
+    fn last_change(&self) -> Nanos {
+        self.elastic.as_ref().map_or(Nanos::ZERO, |elastic| elastic.last)
     }
 
-    fn report(self, unfinished: u64, end: Nanos) -> Report {
-        let outside =
+    fn report(mut self, unfinished: u64, end: Nanos) -> Report {
+        let mut outside =
             [PREFILL, DECODE].map(|pool| outside_of_profile(&self.groups[self.pools[pool].range()]));
-        let collectors = self.groups.into_iter().map(|group| group.into_collector(end));
-        report_apart(self.experiment, &self.prefill.deployment, collectors, (unfinished, end), outside)
+        let (mut fleets, mut past) = (None, Vec::new());
+        if let Some(gone) = self.take_fleets(end) {
+            let all = outside.as_flattened_mut().iter_mut().zip(gone.outside.as_flattened());
+            all.for_each(|(all, here)| *all |= here);
+            (fleets, past) = (Some(gone.fleets), gone.collectors);
+        }
+        let collectors = self.groups.into_iter().map(|group| group.into_collector(end)).chain(past);
+        let ending = EndingApart { unfinished, end, outside, fleets };
+        report_apart(self.experiment, &self.prefill.deployment, collectors, ending)
     }
 }

@@ -4,6 +4,8 @@ use super::Disaggregated;
 use crate::group::{Group, GroupOptions, Lanes};
 use crate::placement::{Placer, ranks_per_group};
 use crate::routing::{Routing, known};
+use std::num::NonZeroU32;
+use std::ops::Range;
 use windtunnel_config::{Deployment, Semantics};
 use windtunnel_engine::{ConfigError, Nanos, Rejection};
 use windtunnel_report::{Role, Routing as KnownOverlap};
@@ -33,10 +35,18 @@ pub(super) struct PoolOf<'a> {
     pub(super) first: usize,
     pub(super) count: usize,
     pub(super) turn: Turn,
+    pub(super) options: GroupOptions,
+    /// The workers that take requests, in order.
+    ready: Vec<u32>,
 }
 
 impl<'a> PoolOf<'a> {
-    pub(super) fn new(deployment: &'a Deployment, first: usize, count: usize) -> PoolOf<'a> {
+    pub(super) fn new(
+        deployment: &'a Deployment,
+        first: usize,
+        count: usize,
+        options: GroupOptions,
+    ) -> PoolOf<'a> {
         let turn = match (&deployment.router, deployment.semantics) {
             (Policy::RoundRobin, Semantics::Aisimulate013) => Turn::Ranks(RoundRobin::new()),
             (Policy::RoundRobin, Semantics::Native) => {
@@ -44,11 +54,72 @@ impl<'a> PoolOf<'a> {
             }
             _ => Turn::Routed(Box::new(Routing::new(deployment, count)), Placer::new(deployment)),
         };
-        PoolOf { deployment, first, count, turn }
+        let ready = (0..deployment.replicas.get()).collect();
+        PoolOf { deployment, first, count, turn, options, ready }
     }
 
-    pub(super) fn range(&self) -> std::ops::Range<usize> {
+    pub(super) fn range(&self) -> Range<usize> {
         self.first..self.first + self.count
+    }
+
+    /// The groups of a worker.
+    pub(super) fn groups_of(&self, worker: u32) -> Range<usize> {
+        let per_worker = (self.deployment.ranks.get() / ranks_per_group(self.deployment)) as usize;
+        let first = self.first + worker as usize * per_worker;
+        first..first + per_worker
+    }
+
+    /// Somebody takes requests.
+    pub(super) fn is_staffed(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// A worker takes requests from now on, with empty caches.
+    pub(super) fn join(&mut self, worker: u32) {
+        match &mut self.turn {
+            Turn::Workers(_, placer) => placer.renew(worker),
+            Turn::Ranks(_) => {}
+            Turn::Routed(routing, placer) => {
+                placer.renew(worker);
+                routing.joined(worker);
+            }
+        }
+    }
+
+    /// A worker takes no more requests.
+    pub(super) fn leave(&mut self, worker: u32) {
+        if let Turn::Routed(routing, _) = &mut self.turn {
+            routing.left(worker);
+        }
+    }
+
+    /// Empty groups for a worker.
+    pub(super) fn fresh<L: Lanes>(&self, role: Role, worker: u32) -> Result<Vec<Group<L>>, ConfigError> {
+        groups_of_worker(role, worker, self.deployment, &self.options)
+    }
+
+    /// Another group is in the place of a group: it has nothing to tell.
+    pub(super) fn renewed(&mut self, at: usize) {
+        if let Turn::Routed(routing, _) = &mut self.turn {
+            routing.renewed(at - self.first);
+        }
+    }
+
+    /// The router is told all that a group can tell by `now`, to which it has been advanced.
+    pub(super) fn hear_all<L: Lanes>(&mut self, groups: &mut [Group<L>], at: usize, now: Nanos) {
+        let range = self.range();
+        if let Turn::Routed(routing, _) = &mut self.turn {
+            routing.hear_all(&mut groups[range], at - self.first, now);
+        }
+    }
+
+    /// These workers take requests, in order.
+    pub(super) fn set_ready(&mut self, workers: &[u32]) {
+        self.ready.clear();
+        self.ready.extend_from_slice(workers);
+        if let Turn::Routed(routing, _) = &mut self.turn {
+            routing.set_ready(workers);
+        }
     }
 }
 
@@ -78,11 +149,13 @@ impl<L: Lanes> Disaggregated<'_, L> {
         now: Nanos,
     ) -> Result<Place, (usize, Rejection)> {
         let (named, mut overlap) = (arrival.dp_rank, None);
-        let PoolOf { deployment, first, count, turn } = &mut self.pools[pool];
+        let PoolOf { deployment, first, count, turn, ready, .. } = &mut self.pools[pool];
         let groups = &mut self.groups[*first..*first + *count];
+        // Nobody is asked where to send a request while there is no worker.
+        let number = NonZeroU32::new(ready.len() as u32).unwrap_or(NonZeroU32::MIN);
         let found = match turn {
             Turn::Workers(workers, placer) => {
-                let worker = workers.next_of(deployment.replicas);
+                let worker = ready[workers.next_of(number) as usize];
                 placer.place(worker, named, now, groups)
             }
             Turn::Routed(routing, placer) => {
@@ -91,10 +164,11 @@ impl<L: Lanes> Disaggregated<'_, L> {
                 placer.place(worker, named.or(rank), now, groups)
             }
             Turn::Ranks(ranks) => {
-                let all = deployment.replicas.saturating_mul(deployment.ranks);
+                let all = number.saturating_mul(deployment.ranks);
                 let (place, per_group) = (ranks.next_of(all), ranks_per_group(deployment));
                 let per_worker = deployment.ranks.get();
-                let (worker, rank) = (place / per_worker, named.unwrap_or(place % per_worker));
+                let worker = ready[(place / per_worker) as usize];
+                let rank = named.unwrap_or(place % per_worker);
                 let at = (worker * (per_worker / per_group)) as usize;
                 match rank < per_worker {
                     true => Ok((at + (rank / per_group) as usize, (rank % per_group) as usize)),

@@ -42,16 +42,17 @@ impl Lane {
             .map(|(at, record)| (Slot(at), record))
     }
 
+    /// What is known of a request that is lost at `now`.
+    pub(crate) fn record_of(&self, slot: Slot, now: Nanos) -> RequestRecord {
+        let record = self.live[slot.0 as usize].clone();
+        // It was to give more.
+        RequestRecord { output_tokens: self.rank.outputs(slot), last_token: None, terminal: now, ..record }
+    }
+
     /// The requests that have not ended, which are lost at `now`.
     pub(crate) fn lose(&mut self, now: Nanos) -> Vec<RequestRecord> {
-        let lost = self.unfinished_records().map(|(slot, record)| RequestRecord {
-            output_tokens: self.rank.outputs(slot),
-            // It was to give more.
-            last_token: None,
-            terminal: now,
-            ..record.clone()
-        });
-        let lost: Vec<RequestRecord> = lost.collect();
+        let lost: Vec<RequestRecord> =
+            self.unfinished_records().map(|(slot, _)| self.record_of(slot, now)).collect();
         if let Some(news) = &mut self.news {
             lost.iter().for_each(|record| news.ended(now, record.id));
         }

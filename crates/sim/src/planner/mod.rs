@@ -14,6 +14,7 @@ use dynamo::Dynamo;
 use hpa::HpaRule;
 use windtunnel_config::{Deployment, PlannerPolicy, Scaling};
 use windtunnel_engine::Nanos;
+use windtunnel_traffic::Arrival;
 
 /// What is seen of a pool of workers at the end of an instant.
 #[derive(Clone, Debug, Default)]
@@ -91,6 +92,12 @@ impl Totals {
         }
     }
 
+    /// A request has come to the router.
+    pub(crate) fn arrived(&mut self, arrival: &Arrival) {
+        self.arrivals += 1;
+        self.arrived_tokens += u64::from(arrival.request.prompt_tokens);
+    }
+
     /// Both together.
     pub(crate) fn plus(&self, other: &Totals) -> Totals {
         Totals {
@@ -116,6 +123,12 @@ impl Totals {
     pub fn mean_itl_ms(&self) -> Option<f64> {
         (self.gaps > 0).then(|| self.gap_time as f64 / self.gaps as f64 / 1e6)
     }
+}
+
+/// The plan where a planner has none and workers are gone: at least so many there are to be.
+pub(crate) fn missing(workers: u32, least: u32) -> Option<Plan> {
+    let reason = || format!("workers {workers}, at least {least}");
+    (workers < least).then(|| Plan { workers: least, reason: reason() })
 }
 
 /// How many workers there should be, and why.

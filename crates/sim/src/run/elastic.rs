@@ -8,20 +8,12 @@ use crate::error::SimError;
 use crate::faults::Fault;
 use crate::group::{Group, Lanes};
 use crate::lane::Sending;
-use crate::planner::{Plan, Snapshot, Totals};
+use crate::planner::{Plan, Snapshot, Totals, missing};
+use crate::steering::CRASHED;
 use std::collections::HashSet;
 use windtunnel_engine::{Nanos, Rejection};
-use windtunnel_report::{FleetLog, Role, ScalingEvent, WorkerChange};
+use windtunnel_report::{FleetLog, Role, ScalingEvent};
 use windtunnel_traffic::Arrival;
-
-/// The plan where a planner has none and workers are gone: at least so many there are to be.
-fn missing(workers: u32, least: u32) -> Option<Plan> {
-    let reason = || format!("workers {workers}, at least {least}");
-    (workers < least).then(|| Plan { workers: least, reason: reason() })
-}
-
-/// Why a request ends whose worker crashed, if it is not sent anew.
-const CRASHED: &str = "its worker crashed";
 
 impl<L: Lanes + Send> super::Run<'_, L> {
     /// When the workers change next, at the beginning of an instant or at its end.
@@ -47,15 +39,14 @@ impl<L: Lanes + Send> super::Run<'_, L> {
     /// The beginning of an instant: workers become ready, and take the requests that waited for one.
     pub(super) fn make_ready(&mut self, now: Nanos) {
         let Some(steering) = &mut self.steering else { return };
-        if steering.fleet.next_ready() > now {
+        if steering.crew.fleet.next_ready() > now {
             return;
         }
-        for worker in steering.fleet.take_ready(now) {
-            steering.faults.started(worker, now);
+        for worker in steering.crew.take_ready(now) {
             self.placer.renew(worker);
             self.routing.joined(worker);
         }
-        self.routing.set_ready(steering.fleet.ready());
+        self.routing.set_ready(steering.crew.fleet.ready());
         let waiting = std::mem::take(&mut steering.waiting);
         self.let_go(now);
         while let Some((arrival, choice)) = self.routing.release(now) {
@@ -67,9 +58,9 @@ impl<L: Lanes + Send> super::Run<'_, L> {
     /// Sends a request to a worker, if there is one; otherwise it waits.
     pub(super) fn dispatch(&mut self, arrival: Arrival, now: Nanos) {
         if let Some(steering) = &mut self.steering
-            && steering.fleet.ready().is_empty()
+            && steering.crew.fleet.ready().is_empty()
         {
-            if steering.is_deserted() {
+            if steering.crew.is_deserted() {
                 steering.refuse(&super::refusal(Sending::unrouted(arrival), now, Rejection::NoWorker));
             } else {
                 steering.waiting.push_back(arrival);
@@ -105,11 +96,9 @@ impl<L: Lanes + Send> super::Run<'_, L> {
 
     fn crash(&mut self, worker: u32, restart: Option<Nanos>, now: Nanos) -> Result<(), SimError> {
         let Some(steering) = &mut self.steering else { return Ok(()) };
-        if !steering.fleet.is_serving(worker) {
+        if !steering.crew.crash(worker, restart, now) {
             return Ok(());
         }
-        steering.fleet.crash(worker, now, restart.map(|after| now + after));
-        steering.faults.stopped(worker);
         steering.last = now;
         let mut lost = Vec::new();
         for at in self.groups_of(worker) {
@@ -120,13 +109,13 @@ impl<L: Lanes + Send> super::Run<'_, L> {
         self.renew(worker, now)?;
         lost.sort_by_key(|record| record.id);
         for record in lost {
-            let again = self.steering.as_mut().and_then(|steering| steering.lost(record.id));
+            let again = self.steering.as_mut().and_then(|steering| steering.tries.lost(record.id));
             match again {
                 Some(arrival) => self.dispatch(arrival, now),
                 None => self.steering.iter_mut().for_each(|steering| steering.fail(&record, CRASHED, now)),
             }
         }
-        if self.steering.as_ref().is_some_and(|steering| steering.is_deserted()) {
+        if self.steering.as_ref().is_some_and(|steering| steering.crew.is_deserted()) {
             self.desert(now);
         }
         Ok(())
@@ -146,7 +135,7 @@ impl<L: Lanes + Send> super::Run<'_, L> {
     fn leave(&mut self, worker: u32) {
         let Some(steering) = &self.steering else { return };
         self.routing.left(worker);
-        self.routing.set_ready(steering.fleet.ready());
+        self.routing.set_ready(steering.crew.fleet.ready());
     }
 
     /// Puts empty groups in a worker's place, and keeps what those before them have collected.
@@ -157,19 +146,15 @@ impl<L: Lanes + Send> super::Run<'_, L> {
         let Some(steering) = &mut self.steering else { return Ok(()) };
         let first = worker as usize * self.groups_per_worker;
         for (at, mut group) in (first..).zip(fresh) {
-            if let Some(factor) = steering.slow.get(&worker) {
-                group.set_timing(self.deployment.timing.slowed(*factor));
+            if let Some(timing) = steering.crew.timing(worker, self.deployment) {
+                group.set_timing(timing);
             }
             if at == self.groups.len() {
                 self.groups.push(group);
             } else {
                 let before = std::mem::replace(&mut self.groups[at], group);
-                steering.totals = steering.totals.plus(&before.totals());
                 steering.last = steering.last.max(before.now());
-                let outside = before.outside_of_profile();
-                steering.outside.iter_mut().zip(outside).for_each(|(all, here)| *all |= here);
-                steering.lost_batches += before.lost_batches();
-                steering.past.merge(before.into_collector(now));
+                steering.crew.absorb(before, now);
             }
             self.routing.renewed(at);
         }
@@ -179,13 +164,7 @@ impl<L: Lanes + Send> super::Run<'_, L> {
     fn slow(&mut self, worker: u32, factor: f64, now: Nanos) {
         let groups = self.groups_of(worker);
         let Some(steering) = &mut self.steering else { return };
-        let change = if factor == 1.0 { WorkerChange::Recovered } else { WorkerChange::Slowed };
-        if factor == 1.0 {
-            steering.slow.remove(&worker);
-        } else {
-            steering.slow.insert(worker, factor);
-        }
-        steering.fleet.note(now, worker, change);
+        steering.crew.slow(worker, factor, now);
         for at in groups.start..groups.end.min(self.groups.len()) {
             self.groups[at].set_timing(self.deployment.timing.slowed(factor));
             self.routing.note(&self.groups, at);
@@ -195,15 +174,14 @@ impl<L: Lanes + Send> super::Run<'_, L> {
     /// Workers that have ended what they had are no more provisioned from then on.
     fn end_drains(&mut self, now: Nanos) {
         let Some(steering) = &mut self.steering else { return };
-        for worker in steering.fleet.draining() {
+        for worker in steering.crew.fleet.draining() {
             let first = worker as usize * self.groups_per_worker;
             let groups = &self.groups[first..first + self.groups_per_worker];
             if groups.iter().all(|group| group.unfinished() == 0 && group.next_instant() == Nanos::NEVER) {
                 let done = groups.iter().map(Group::now).max().unwrap_or(Nanos::ZERO);
                 (first..first + self.groups_per_worker)
                     .for_each(|at| self.routing.hear_all(&mut self.groups, at, now));
-                steering.fleet.drained(worker, done);
-                steering.faults.stopped(worker);
+                steering.crew.drained(worker, done);
             }
         }
     }
@@ -217,22 +195,22 @@ impl<L: Lanes + Send> super::Run<'_, L> {
         };
         let from = snapshot.workers.wanted();
         let plan = planner.tick(&snapshot);
-        let Some(Plan { workers, reason }) = plan.or_else(|| missing(from, steering.least)) else {
+        let Some(Plan { workers, reason }) = plan.or_else(|| missing(from, steering.crew.least)) else {
             return Ok(());
         };
-        let to = workers.clamp(steering.least, steering.most);
+        let to = workers.clamp(steering.crew.least, steering.crew.most);
         if from == to {
             return Ok(());
         }
-        steering.fleet.decided(ScalingEvent { time: now, role: Role::Aggregated, from, to, reason });
+        steering.crew.fleet.decided(ScalingEvent { time: now, role: Role::Aggregated, from, to, reason });
         for _ in from..to {
             let Some(steering) = &mut self.steering else { break };
-            let worker = steering.fleet.add(now, now + steering.startup);
+            let worker = steering.crew.fleet.add(now, now + steering.crew.startup);
             self.renew(worker, now)?;
         }
         for _ in to..from {
             let Some(steering) = &mut self.steering else { break };
-            if let Some(worker) = steering.fleet.drain_one(now) {
+            if let Some(worker) = steering.crew.fleet.drain_one(now) {
                 self.leave(worker);
             }
         }
@@ -242,23 +220,26 @@ impl<L: Lanes + Send> super::Run<'_, L> {
 
     fn snapshot(&self, now: Nanos) -> Snapshot {
         let Some(steering) = &self.steering else { return Snapshot::default() };
-        let ready = steering.fleet.ready().iter().flat_map(|&worker| self.groups_of(worker));
+        let ready = steering.crew.fleet.ready().iter().flat_map(|&worker| self.groups_of(worker));
         Snapshot {
             now,
-            workers: steering.fleet.counts(),
+            workers: steering.crew.fleet.counts(),
             ranks: ready.flat_map(|at| self.groups[at].lanes()).map(|lane| lane.load()).collect(),
             held: (steering.waiting.len() + self.routing.held()) as u64,
-            totals: self.groups.iter().fold(steering.totals, |sum: Totals, group| sum.plus(&group.totals())),
+            totals: self
+                .groups
+                .iter()
+                .fold(steering.crew.totals, |sum: Totals, group| sum.plus(&group.totals())),
         }
     }
 
     /// Sorts out the requests that are kept for a retry, when there are many more than have not ended.
     pub(super) fn sort_out(&mut self) {
         let Some(steering) = &mut self.steering else { return };
-        if steering.is_crowded() {
+        if steering.tries.is_crowded() {
             let lanes = self.groups.iter().flat_map(|group| group.lanes());
             let unfinished: HashSet<u64> = lanes.flat_map(|lane| lane.unfinished_requests()).collect();
-            steering.keep(&unfinished);
+            steering.tries.keep(&unfinished);
         }
     }
 
@@ -267,8 +248,9 @@ impl<L: Lanes + Send> super::Run<'_, L> {
         self.end_drains(end);
         let lost = self.groups.iter().map(Group::lost_batches).sum::<u64>();
         let steering = self.steering.as_mut()?;
-        let lost = lost + steering.lost_batches;
-        let fleet = std::mem::replace(&mut steering.fleet, crate::fleet::Fleet::new(Role::Aggregated, 0));
+        let lost = lost + steering.crew.lost_batches;
+        let fleet =
+            std::mem::replace(&mut steering.crew.fleet, crate::fleet::Fleet::new(Role::Aggregated, 0));
         let (time, log) = fleet.finish(end);
         Some((time, FleetLog { lost_kv_event_batches: lost, ..log }))
     }

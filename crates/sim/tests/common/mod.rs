@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test binary uses its own part.
 
 pub mod random;
+pub mod roles;
 
 use serde_json::Value;
 use std::collections::BTreeMap;
