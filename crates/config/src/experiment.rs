@@ -22,7 +22,7 @@ pub struct Experiment {
     pub workload: Workload,
     /// What a good request is, if anything was said.
     pub sla: Option<Sla>,
-    /// How the number of workers changes, if it does.
+    /// How the number of workers that give the tokens changes, if it does.
     pub scaling: Option<Scaling>,
     /// What fails of the workers that give the tokens; given where anything fails.
     pub faults: Option<Faults>,
@@ -36,8 +36,12 @@ pub struct Experiment {
 impl Experiment {
     /// The workers are not the same from the beginning of a run to its end.
     pub fn is_elastic(&self) -> bool {
-        let prefill = self.prefill.as_ref().is_some_and(|prefill| prefill.faults.is_some());
-        self.scaling.is_some() || self.faults.is_some() || prefill
+        self.is_scaled() || self.faults.is_some()
+    }
+
+    /// The number of workers of some role changes.
+    pub fn is_scaled(&self) -> bool {
+        self.scaling.is_some() || self.prefill.as_ref().is_some_and(|prefill| prefill.scaling.is_some())
     }
 }
 
@@ -96,6 +100,8 @@ pub struct Prefill {
     pub deployment: Deployment,
     /// How KV gets from them to the decode workers.
     pub transfer: KvTransfer,
+    /// How their number changes, if it does.
+    pub scaling: Option<Scaling>,
     /// What fails of them; given where anything fails.
     pub faults: Option<Faults>,
 }
@@ -204,6 +210,15 @@ pub struct Deployment {
 }
 
 impl Deployment {
+    /// Most tokens of a request, prompt and output together.
+    pub fn context_length(&self) -> u32 {
+        match &self.engine {
+            RankConfig::Vllm(config) => config.max_model_len,
+            RankConfig::Sglang(config) => config.context_length,
+            RankConfig::Trtllm(config) => config.max_seq_len,
+        }
+    }
+
     /// What its router has to be told.
     pub fn telling(&self) -> Telling {
         Telling::new(self.router.needs(), self.kv_event_lag)

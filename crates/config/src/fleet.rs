@@ -75,6 +75,8 @@ pub struct DynamoPlanner {
     pub sensitivity: f64,
     /// How the demand of the next interval is foretold.
     pub predictor: LoadPredictor,
+    /// Most accelerators of all workers together.
+    pub max_gpus: u32,
 }
 
 /// How demand is foretold.

@@ -22,8 +22,6 @@ const PREDICTORS: &str =
     "belongs to the predictors arima and prophet, which are not supported yet; constant and kalman are";
 const MIN_POINTS: &str =
     "is read by no predictor: Dynamo's kalman tells from the first interval on, whatever it says";
-const PLANNER_APART: &str = "the number of separate prefill and decode workers cannot change yet; that of \
-     workers.aggregated can";
 
 /// Keys: path, the values that mean "not used" (as JSON), and why it is refused.
 const KEYS: &[(&str, &[&str], &str)] = &[
@@ -34,8 +32,6 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("planner.load_min_observations", &["null", "5"], NO_REGRESSION),
     ("planner.prophet_window_size", &["null", "50"], PREDICTORS),
     ("planner.kalman_min_points", &["null", "5"], MIN_POINTS),
-    ("planner.prefill_min_workers", &["null"], PLANNER_APART),
-    ("planner.decode_min_workers", &["null"], PLANNER_APART),
     ("traffic.source.images", &["null"], "prompts with images are not supported yet"),
     ("traffic.source.new_input_tokens_per_turn", &["null"], SESSIONS),
     ("traffic.source.output_tokens_per_turn", &["null"], SESSIONS),

@@ -115,6 +115,8 @@ fn every_key_is_documented_with_its_default() {
         ("engine.workers.decode.", "engine.workers.aggregated."),
         ("faults.prefill.", "faults."),
         ("faults.decode.", "faults."),
+        ("planner.prefill.", "planner."),
+        ("planner.decode.", "planner."),
     ];
     for (role, all) in roles {
         let of_role = keys.extract_if(.., |path, _| path.starts_with(role));

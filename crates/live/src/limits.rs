@@ -10,7 +10,7 @@ use windtunnel_config::Experiment;
 pub fn check(experiment: &Experiment) -> Result<(), LiveError> {
     let refused = if experiment.deployment.host_offload.is_some() {
         "engine.workers.aggregated.kv_cache.host_offload: live workers have no tier in the host's memory yet; leave it out"
-    } else if experiment.scaling.is_some() {
+    } else if experiment.is_scaled() {
         "planner: the number of live workers does not change; leave it out"
     } else if experiment.faults.is_some() {
         "faults: live workers do not fail by plan; leave it out"

@@ -27,7 +27,7 @@ pub(crate) struct Crew {
     /// Bounds of their number, which a planner may change.
     pub(crate) least: u32,
     pub(crate) most: u32,
-    is_planned: bool,
+    pub(crate) is_planned: bool,
     pub(crate) startup: Nanos,
     /// How many times as long the passes of workers take.
     slow: HashMap<u32, f64>,

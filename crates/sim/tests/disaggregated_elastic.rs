@@ -9,7 +9,7 @@ use common::roles::{self, Apart, MS_A_TOKEN, PAIR, SGLANG, STEPPERS, TRTLLM, ass
 use common::{Asked, Output, Trial, asked, lines, unlike};
 use proptest::prelude::*;
 use runner::runner;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use windtunnel_engine::Nanos;
@@ -232,6 +232,160 @@ fn without_the_events_of_prefill_workers_their_router_knows_of_no_cache() {
     assert!(unknown.count("lost_kv_event_batches") >= 2);
 }
 
+fn changes(output: &Output) -> Vec<(f64, String, u64, String)> {
+    let prediction = output.prediction();
+    let events = prediction["worker_events"].as_array().unwrap().iter();
+    events
+        .map(|event| {
+            let (time, worker) = (event["time_ms"].as_f64().unwrap(), event["worker"].as_u64().unwrap());
+            (time, text(event, "role"), worker, text(event, "event"))
+        })
+        .collect()
+}
+
+fn change(time: f64, role: &str, worker: u64, event: &str) -> (f64, String, u64, String) {
+    (time, role.to_owned(), worker, event.to_owned())
+}
+
+/// At 12 ms no prompt is left to compute, and one of two prefill workers is enough. The second one has still to hand over the
+/// blocks of the prompt that it computed until 10 ms: they are read at 18 ms, and it goes then. It is paid for until then, and
+/// the other one until the last token at 30 ms.
+#[test]
+fn a_prefill_worker_that_goes_keeps_its_blocks_until_they_are_read() {
+    let planner = "planner={policy: hpa, prefill: {metric: requests, target_value: 10, interval_seconds: 0.012, \
+                   scale_down_stabilization_seconds: 0, max_workers: 2}}";
+    let two = "engine.workers.prefill.parallelism.replicas=2";
+    let requests = unlike(&[(0.0, 8, 1), (0.0, 8, 6)]);
+    let output = run(&[&VLLM[..], &[two, planner, MS_A_TOKEN]].concat(), &requests);
+    assert_eq!(
+        changes(&output),
+        [change(12.0, "prefill", 1, "draining"), change(18.0, "prefill", 1, "removed")]
+    );
+    assert_eq!(output.of(1, "prefill_worker_idx"), Some(1.0));
+    let tokens = ["first_token_ms", "last_token_ms", "retry_count"].map(|field| output.of(1, field).unwrap());
+    assert_eq!(tokens, [20.0, 30.0, 0.0]);
+    assert_eq!(output.metric("prefill_worker_seconds"), Some(0.030 + 0.018));
+    assert_eq!(output.metric("decode_worker_seconds"), Some(0.030));
+    assert_free_at_the_end(&output);
+}
+
+/// Four prompts at 0, one at a time: at 10 ms one runs and two wait, so two prefill workers are wanted. The new one is ready
+/// at 15 ms and computes the prompt that comes at 16 ms, from then to 26 ms; it is there at 34 ms. Decode workers stay one.
+#[test]
+fn a_prefill_worker_is_added_while_others_hand_over() {
+    let overrides = [
+        "planner={policy: hpa, prefill: {metric: waiting, target_value: 1, interval_seconds: 0.01, \
+         window_seconds: 0.01, max_workers: 3}}",
+        "engine.workers.prefill.startup_seconds=0.005",
+        "engine.workers.prefill.scheduler.max_sequences=1",
+        MS_A_TOKEN,
+    ];
+    let mut arrivals = vec![(0.0, 8, 30); 4];
+    arrivals.push((16.0, 8, 1));
+    let output = run(&[&VLLM[..], &overrides].concat(), &unlike(&arrivals));
+    let scaled = &output.prediction()["scaling_events"];
+    assert_eq!(
+        scaled[0],
+        json!({"time_ms": 10.0, "role": "prefill", "from": 1, "to": 2, "reason": "waiting 2.00, target 1"})
+    );
+    assert_eq!(
+        changes(&output)[..2],
+        [change(10.0, "prefill", 1, "added"), change(15.0, "prefill", 1, "ready")]
+    );
+    assert_eq!(output.of(4, "prefill_worker_idx"), Some(1.0));
+    assert_eq!(output.of(4, "first_admit_ms"), Some(16.0));
+    // The pass that runs at 34 ms ends with it, and its own is the next one.
+    assert_eq!(output.of(4, "first_token_ms"), Some(38.0));
+    assert_eq!((output.count("scale_ups"), output.count("scale_downs")), (1, 0));
+    assert_eq!((output.count("peak_workers"), output.count("completed_requests")), (3, 5));
+    assert_free_at_the_end(&output);
+}
+
+/// A hand-off to a decode worker that is taken away: it ends what it has, and gets nothing more.
+#[test]
+fn a_decode_worker_that_goes_ends_what_it_has() {
+    let planner = "planner={policy: hpa, decode: {metric: requests, target_value: 10, interval_seconds: 0.015, \
+                   scale_down_stabilization_seconds: 0, max_workers: 2}}";
+    let two = "engine.workers.decode.parallelism.replicas=2";
+    let requests = unlike(&[(0.0, 8, 6), (0.0, 8, 6), (16.0, 8, 1)]);
+    let output = run(&[&VLLM[..], &[two, planner, MS_A_TOKEN]].concat(), &requests);
+    // It waits for the KV until 18 ms, and its last token comes at 30 ms.
+    assert_eq!(
+        changes(&output),
+        [change(15.0, "decode", 1, "draining"), change(30.0, "decode", 1, "removed")]
+    );
+    let workers: Vec<f64> = (0..3).map(|i| output.of(i, "decode_worker_idx").unwrap()).collect();
+    assert_eq!(workers, [0.0, 1.0, 0.0]);
+    assert_eq!(output.of(1, "last_token_ms"), Some(30.0));
+    assert_eq!(output.metric("decode_worker_seconds"), Some(0.036 + 0.030));
+}
+
+/// The only workers of both roles crash and never come back: Dynamo's planner has the least that it may have brought back.
+#[test]
+fn a_planner_of_roles_brings_back_the_workers_that_crashed() {
+    let overrides = [
+        "planner={policy: enabled, target: throughput, enable_throughput_scaling: false, enable_load_scaling: true, \
+         load_adjustment_interval_seconds: 0.02}",
+        "engine.context_length=1000",
+        "faults={prefill: {crashes: [{worker: 0, at_seconds: 0.005}]}, decode: {crashes: [{worker: 0, at_seconds: 0.006}]}}",
+        UNCACHED,
+        MS_A_TOKEN,
+    ];
+    let output = run(&[&VLLM[..], &overrides].concat(), &unlike(&[(0.0, 8, 6)]));
+    let scaled = &output.prediction()["scaling_events"];
+    for (i, role) in ["prefill", "decode"].into_iter().enumerate() {
+        assert_eq!(
+            scaled[i],
+            json!({"time_ms": 20.0, "role": role, "from": 0, "to": 1, "reason": "workers 0, at least 1"})
+        );
+    }
+    assert_eq!(["first_token_ms", "retry_count"].map(|field| output.of(0, field).unwrap()), [40.0, 1.0]);
+}
+
+/// How the numbers of workers change.
+fn planner() -> impl Strategy<Value = (String, [f64; 2])> {
+    let metrics =
+        ["waiting", "running", "requests", "kv_usage", "ttft_ms", "request_rate", "itl_ms", "output_rate"];
+    let hpa = (0usize..6, 0usize..8, 1u32..30, 1u32..5, 1u32..30).prop_map(move |(prefill, decode, every, target, hold)| {
+        let of = |metric: usize| {
+            let target = match metrics[metric] {
+                "kv_usage" => 0.2 * f64::from(target),
+                "ttft_ms" | "itl_ms" | "output_rate" => 10.0 * f64::from(target),
+                _ => f64::from(target),
+            };
+            let (every, hold) = (f64::from(every) / 1e3, f64::from(hold) / 1e3);
+            format!(
+                "{{metric: {}, target_value: {target:?}, interval_seconds: {every:?}, window_seconds: {every:?}, \
+                 scale_down_stabilization_seconds: {hold:?}, max_workers: 5}}",
+                metrics[metric]
+            )
+        };
+        match (prefill + decode) % 3 {
+            0 => format!("policy: hpa, prefill: {}", of(prefill)),
+            1 => format!("policy: hpa, decode: {}", of(decode)),
+            _ => format!("policy: hpa, prefill: {}, decode: {}", of(prefill), of(decode)),
+        }
+    });
+    let dynamo = (0usize..5, 2u32..30, 0u32..6).prop_map(|(kind, every, more)| {
+        let (look, plan) = (f64::from(every) / 1e3, f64::from(every) / 500.0);
+        let times = format!(
+            "load_adjustment_interval_seconds: {look:?}, throughput_adjustment_interval_seconds: {plan:?}, \
+             load_predictor: constant, max_num_gpus: {}",
+            6 + more
+        );
+        let kind = [
+            "target: throughput, enable_throughput_scaling: false, enable_load_scaling: true",
+            "target: latency, enable_throughput_scaling: false, enable_load_scaling: true",
+            "target: sla",
+            "target: sla, enable_load_scaling: true",
+            "target: sla, enable_throughput_scaling: false, enable_load_scaling: true",
+        ][kind];
+        format!("policy: enabled, {kind}, {times}")
+    });
+    let startup = (prop_oneof![Just(0.0), 0.001f64..0.03], prop_oneof![Just(0.0), 0.001f64..0.03]);
+    (prop_oneof![hpa, dynamo], startup).prop_map(|(planner, startup)| (planner, [startup.0, startup.1]))
+}
+
 /// A deployment, and what happens to its workers.
 fn elastic() -> impl Strategy<Value = Apart> {
     let crash = (0u32..3, 0u32..250, prop::option::weighted(0.8, 0u32..60));
@@ -241,8 +395,17 @@ fn elastic() -> impl Strategy<Value = Apart> {
     let rate = prop::option::weighted(0.25, (10_000.0f64..100_000.0, 0u32..40, 0u64..4));
     let of_role = (prop::collection::vec(crash, 0..4), slow, loss, rate);
     let of_role = (of_role.clone(), of_role);
-    (roles::case(), of_role, prop::option::of(0u32..4)).prop_map(|(case, (prefill, decode), retries)| {
+    let all = (roles::case(), of_role, prop::option::of(0u32..4), prop::option::of(planner()));
+    all.prop_map(|(case, (prefill, decode), retries, planner)| {
         let mut overrides = case.overrides.clone();
+        if let Some((planner, startup)) = planner {
+            overrides.push(format!("planner={{{planner}}}"));
+            overrides.push("evaluation.sla={ttft_ms: 30, itl_ms: 3}".into());
+            overrides.push("engine.context_length=100".into());
+            for (role, startup) in ["prefill", "decode"].into_iter().zip(startup) {
+                overrides.push(format!("engine.workers.{role}.startup_seconds={startup:?}"));
+            }
+        }
         let mut crash = false;
         for (role, workers, (crashes, slow, loss, rate)) in
             [("prefill", case.replicas[0], prefill), ("decode", case.replicas[1], decode)]
@@ -317,7 +480,9 @@ fn random_elastic_runs_are_the_same_in_both_steppers() {
             let mut add = |what, count| *met.entry(what).or_default() += count;
             add("cases", 1);
             if trial.experiment.is_elastic() {
-                for what in ["worker_crashes", "request_retries", "lost_kv_event_batches"] {
+                for what in
+                    ["scale_ups", "scale_downs", "worker_crashes", "request_retries", "lost_kv_event_batches"]
+                {
                     add(what, fast.count(what));
                 }
             }
@@ -330,10 +495,12 @@ fn random_elastic_runs_are_the_same_in_both_steppers() {
     println!("{:?}", met.borrow());
     let met = met.into_inner();
     for (what, least) in [
+        ("scale_ups", 200),
+        ("scale_downs", 200),
         ("worker_crashes", 600),
         ("request_retries", 600),
         ("lost_kv_event_batches", 30),
-        ("failed", 300),
+        ("failed", 200),
         ("rejected", 100),
         ("completed", 2000),
     ] {

@@ -87,6 +87,20 @@ pub(crate) struct Planner {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_num_gpus: Option<u32>,
+    /// enabled: fewest prefill workers; min_workers if not given. In mode disaggregated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub prefill_min_workers: Option<u32>,
+    /// enabled: fewest decode workers; min_workers if not given. In mode disaggregated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub decode_min_workers: Option<u32>,
+    /// hpa: how the number of prefill workers changes, if it does. In mode disaggregated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<RolePlanner>,
+    /// hpa: how the number of decode workers changes, if it does. In mode disaggregated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode: Option<RolePlanner>,
 }
 
 impl Planner {
@@ -94,6 +108,72 @@ impl Planner {
     pub(crate) fn is_off(&self) -> bool {
         self.policy == PlannerPolicy::Disabled
     }
+
+    /// What the Horizontal Pod Autoscaler of all workers reads.
+    pub(crate) fn of_all(&self) -> RolePlanner {
+        RolePlanner {
+            metric: self.metric,
+            target_value: self.target_value,
+            tolerance: self.tolerance,
+            interval_seconds: self.interval_seconds,
+            window_seconds: self.window_seconds,
+            scale_up_stabilization_seconds: self.scale_up_stabilization_seconds,
+            scale_down_stabilization_seconds: self.scale_down_stabilization_seconds,
+            max_workers: self.max_workers,
+            min_workers: self.min_workers,
+        }
+    }
+
+    /// Puts it back, with what is in effect filled in.
+    pub(crate) fn set_all(&mut self, keys: RolePlanner) {
+        let RolePlanner { metric, target_value, tolerance, interval_seconds, window_seconds, .. } = keys;
+        (self.metric, self.target_value, self.tolerance) = (metric, target_value, tolerance);
+        (self.interval_seconds, self.window_seconds) = (interval_seconds, window_seconds);
+        self.scale_up_stabilization_seconds = keys.scale_up_stabilization_seconds;
+        self.scale_down_stabilization_seconds = keys.scale_down_stabilization_seconds;
+        (self.max_workers, self.min_workers) = (keys.max_workers, keys.min_workers);
+    }
+}
+
+/// How the Horizontal Pod Autoscaler of a role's workers decides.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RolePlanner {
+    /// What is measured; needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric: Option<ScalingMetric>,
+    /// What it should be; needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub target_value: Option<f64>,
+    /// A measure that differs from its target by no more than this part of it changes nothing; 0.1 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e9))]
+    pub tolerance: Option<f64>,
+    /// Time between two looks; 15 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.001))]
+    pub interval_seconds: Option<f64>,
+    /// Time over which rates and latencies are measured, rounded up to whole intervals; 60 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.001))]
+    pub window_seconds: Option<f64>,
+    /// More workers are added only as far as all looks of this time agree; 0 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0))]
+    pub scale_up_stabilization_seconds: Option<f64>,
+    /// Workers are drained only as far as all looks of this time agree; 300 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0))]
+    pub scale_down_stabilization_seconds: Option<f64>,
+    /// Most workers; needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_workers: Option<u32>,
+    /// Fewest workers; 1 if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub min_workers: Option<u32>,
 }
 
 /// Who decides on the number of workers.

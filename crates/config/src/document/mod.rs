@@ -15,7 +15,8 @@ pub(crate) use engine::{
     Scheduler, Semantics, Timing, TimingType, TransferTiming, Worker,
 };
 pub(crate) use fleet::{
-    Faults, LoadPredictor, OnCrash, Planner, PlannerPolicy, PlannerTarget, RoleFaults, ScalingMetric,
+    Faults, LoadPredictor, OnCrash, Planner, PlannerPolicy, PlannerTarget, RoleFaults, RolePlanner,
+    ScalingMetric,
 };
 pub(crate) use traffic::{LoadType, SourceType, TraceFormat, Traffic};
 

@@ -6,11 +6,12 @@
 mod calibrated;
 mod capacity;
 mod engine;
-mod fleet;
+mod faults;
 mod gpu;
 mod host;
 mod model;
 mod owners;
+mod planner;
 mod role;
 mod roles;
 mod router;
@@ -24,7 +25,8 @@ pub use engine::NO_CONTEXT_LIMIT;
 
 use crate::document::{Document, Sla as SlaKeys};
 use crate::error::Problem;
-use crate::experiment::{Experiment, Sla};
+use crate::experiment::{Deployment, Experiment, Sla};
+use crate::fleet::Scaling;
 use crate::tree::Node;
 use std::path::{Path, PathBuf};
 use windtunnel_engine::Nanos;
@@ -51,13 +53,19 @@ pub(crate) fn resolve(
     let sla = sla(&document.evaluation.sla, &mut findings);
     let (mut scaling, mut faults) = (None, None);
     if let Some((deployment, prefill)) = &mut deployments {
-        let apart = prefill.is_some();
-        scaling = fleet::scaling(&mut document.planner, deployment, sla, apart, &mut findings);
-        let most = scaling.as_ref().map_or(deployment.replicas.get(), |scaling| scaling.most);
-        let first = prefill.as_ref().map(|prefill| (&prefill.deployment, prefill.deployment.replicas.get()));
-        let of_prefill;
-        (faults, of_prefill) = fleet::faults(&mut document.faults, (deployment, most), first, &mut findings);
-        prefill.iter_mut().for_each(|prefill| prefill.faults = of_prefill.clone());
+        let first = prefill.as_ref().map(|prefill| &prefill.deployment);
+        let (more, of_prefill) =
+            planner::scaling(&mut document.planner, deployment, first, sla, &mut findings);
+        let most = |deployment: &Deployment, scaling: &Option<Scaling>| {
+            scaling.as_ref().map_or(deployment.replicas.get(), |scaling| scaling.most)
+        };
+        let all = (&*deployment, most(deployment, &more));
+        let first = first.map(|first| (first, most(first, &of_prefill)));
+        let (fail, prefills_fail) = faults::faults(&mut document.faults, all, first, &mut findings);
+        (scaling, faults) = (more, fail);
+        if let Some(prefill) = prefill {
+            (prefill.scaling, prefill.faults) = (of_prefill, prefills_fail);
+        }
     }
     let price_per_gpu_hour = document.evaluation.price_per_gpu_hour;
     let effective = match serde_json::to_value(&document) {

@@ -38,7 +38,8 @@ pub(super) fn deployments(
             let tensor = keys.workers.prefill.as_ref().map_or(1, |worker| worker.parallelism.tensor);
             let token = token_bytes(&keys.model, keys.kvcache_quant_mode, folder, tensor);
             let transfer = transfer(keys.kv_transfer.get_or_insert_default(), token, findings);
-            Some((second?, Some(Prefill { deployment: first?, transfer: transfer?, faults: None })))
+            let (deployment, transfer) = (first?, transfer?);
+            Some((second?, Some(Prefill { deployment, transfer, scaling: None, faults: None })))
         }
     }
 }

@@ -336,7 +336,29 @@ fn not_yet() -> Vec<Case> {
         set("not yet: planner arima", &["planner.load_predictor=arima"]),
         set("not yet: planner regression", &["planner.max_num_fpm_samples=32"]),
         set("of another policy: planner kalman", &["planner.kalman_r=3"]),
-        set("not yet: planner of roles", &["planner.prefill_min_workers=2"]),
+        set("planner: of a role of aggregated workers", &["planner.prefill_min_workers=2"]),
+        set(
+            "planner: a role's minimum of aggregated workers",
+            &["planner={policy: enabled, target: sla, load_predictor: constant, decode_min_workers: 1}"],
+        ),
+        apart(
+            "planner: hpa without a role",
+            "planner={policy: hpa, metric: waiting, target_value: 1, max_workers: 4}",
+        ),
+        apart(
+            "planner: tokens of prefill workers",
+            "planner={policy: hpa, prefill: {metric: itl_ms, target_value: 1, max_workers: 4}}",
+        ),
+        apart("planner: hpa of a role needs", "planner={policy: hpa, decode: {metric: waiting}}"),
+        apart(
+            "planner: a budget below the start of both roles",
+            "planner={policy: enabled, target: latency, enable_throughput_scaling: false, enable_load_scaling: true, \
+             max_num_gpus: 2, prefill_min_workers: 2}",
+        ),
+        apart(
+            "planner: queues without a context length",
+            "planner={policy: enabled, target: latency, enable_throughput_scaling: false, enable_load_scaling: true}",
+        ),
         set("faults: no such worker", &["faults.crashes=[{worker: 2, at_seconds: 1}]"]),
         set("faults: no list", &["faults.crashes=5"]),
         set("faults: a key of a crash", &["faults.crashes=[{worker: 0, at_seconds: 1, after: 3}]"]),

@@ -3,23 +3,20 @@
 //!
 //! At one instant workers become ready after the passes that end with it, before transfers and arrivals; faults, drains that have ended,
 //! and the planner come last, when everything else of the instant has happened on all groups.
-//!
-//! A request whose KV has come to its decode worker is that worker's alone. Until then it needs both sides: when the
-//! worker of one crashes, the other one lets go of it, at once.
 
 use super::pool::{DECODE, PREFILL, ROLES};
-use super::trips::{Site, Trip};
 use super::{Disaggregated, Order};
 use crate::error::SimError;
 use crate::faults::Fault;
 use crate::group::{Group, Lanes};
-use crate::lane::{Loading, Sending};
+use crate::lane::Sending;
+use crate::planner::{Plan, RolesPlanner, Snapshot, Totals, missing};
 use crate::run::refusal;
-use crate::steering::{CRASHED, Crew, Tries};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use crate::steering::{Crew, Tries};
+use std::collections::{HashSet, VecDeque};
 use windtunnel_config::{Experiment, Prefill, Semantics};
 use windtunnel_engine::{Nanos, Rejection, RequestId};
-use windtunnel_report::{Collector, CollectorOptions, FleetLog, RequestRecord};
+use windtunnel_report::{Collector, CollectorOptions, FleetLog, RequestRecord, ScalingEvent};
 use windtunnel_traffic::Arrival;
 
 /// What waits for a worker that is not there.
@@ -39,7 +36,7 @@ impl Task {
         }
     }
 
-    fn id(&self) -> RequestId {
+    pub(super) fn id(&self) -> RequestId {
         self.arrival().request.id
     }
 }
@@ -57,19 +54,14 @@ pub(super) enum Staff {
 
 /// What changes, and whom it concerns.
 pub(super) struct Elastic {
-    crews: [Crew; 2],
-    tries: Tries,
-    waiting: VecDeque<Task>,
+    pub(super) crews: [Crew; 2],
+    planner: Option<RolesPlanner>,
+    pub(super) tries: Tries,
+    pub(super) waiting: VecDeque<Task>,
     /// Requests that ended without a worker.
-    past: Collector,
+    pub(super) past: Collector,
     /// Instant of the last change.
     pub(super) last: Nanos,
-}
-
-/// A request that has lost its worker, and whether it was on the decode side.
-struct Lost {
-    record: RequestRecord,
-    placed: bool,
 }
 
 impl Elastic {
@@ -83,13 +75,13 @@ impl Elastic {
             return None;
         }
         let faults = [prefill.faults.as_ref(), experiment.faults.as_ref()];
-        let of_prefill = (None, faults[PREFILL]);
-        let of_decode = (None, faults[DECODE]);
+        let scaling = [prefill.scaling.as_ref(), experiment.scaling.as_ref()];
+        let deployments = [&prefill.deployment, &experiment.deployment];
+        let crew =
+            |pool: usize| Crew::new(ROLES[pool], deployments[pool], (scaling[pool], faults[pool]), collector);
         Some(Box::new(Elastic {
-            crews: [
-                Crew::new(ROLES[PREFILL], &prefill.deployment, of_prefill, collector),
-                Crew::new(ROLES[DECODE], &experiment.deployment, of_decode, collector),
-            ],
+            crews: [crew(PREFILL), crew(DECODE)],
+            planner: RolesPlanner::new([PREFILL, DECODE].map(|pool| (scaling[pool], deployments[pool]))),
             tries: Tries::new(faults.into_iter().flatten()),
             waiting: VecDeque::new(),
             past: Collector::new(collector),
@@ -104,7 +96,8 @@ impl Elastic {
 
     /// When something is due at the end of an instant.
     fn next_act(&self) -> Nanos {
-        self.crews.iter().map(|crew| crew.faults.next()).min().unwrap_or(Nanos::NEVER)
+        let tick = self.planner.as_ref().map_or(Nanos::NEVER, RolesPlanner::next_tick);
+        self.crews.iter().map(|crew| crew.faults.next()).fold(tick, Nanos::min)
     }
 
     fn next_ready(&self) -> Nanos {
@@ -180,7 +173,7 @@ impl<L: Lanes> Disaggregated<'_, L> {
     }
 
     /// A request has ended without a worker.
-    fn end_one(&mut self, now: Nanos) {
+    pub(super) fn end_one(&mut self, now: Nanos) {
         self.elastic.iter_mut().for_each(|elastic| elastic.last = elastic.last.max(now));
         self.ended += 1;
         self.freed += 1;
@@ -203,7 +196,7 @@ impl<L: Lanes> Disaggregated<'_, L> {
     }
 
     /// Those who waited try again.
-    fn resume(&mut self, now: Nanos) {
+    pub(super) fn resume(&mut self, now: Nanos) {
         let Some(elastic) = &mut self.elastic else { return };
         for task in std::mem::take(&mut elastic.waiting) {
             match task {
@@ -226,6 +219,7 @@ impl<L: Lanes> Disaggregated<'_, L> {
             }
         }
         self.end_drains(now);
+        self.decide(now)?;
         // Without a start-up time they are there at once.
         self.make_ready(now);
         self.schedule(now);
@@ -242,172 +236,75 @@ impl<L: Lanes> Disaggregated<'_, L> {
         }
     }
 
-    fn crash(
-        &mut self,
-        pool: usize,
-        worker: u32,
-        restart: Option<Nanos>,
-        now: Nanos,
-    ) -> Result<(), SimError> {
-        let Some(elastic) = &mut self.elastic else { return Ok(()) };
-        if !elastic.crews[pool].crash(worker, restart, now) {
+    /// Asks the planner, if it is its turn, and does what it says.
+    fn decide(&mut self, now: Nanos) -> Result<(), SimError> {
+        let Some(elastic) = &self.elastic else { return Ok(()) };
+        if elastic.planner.as_ref().is_none_or(|planner| planner.next_tick() > now) {
             return Ok(());
         }
-        elastic.last = now;
-        self.pools[pool].set_ready(elastic.crews[pool].fleet.ready());
-        let groups = self.pools[pool].groups_of(worker);
-        groups.clone().for_each(|at| self.tell(at, now));
-        let (lost, trips) = match pool {
-            PREFILL => self.lose_prefills(groups.clone(), worker, now),
-            _ => self.lose_decodes(groups.clone(), now),
+        let snapshots = [PREFILL, DECODE].map(|pool| self.snapshot(elastic, pool, now));
+        let plans = match self.elastic.as_mut().and_then(|elastic| elastic.planner.as_mut()) {
+            Some(planner) => planner.tick(&snapshots),
+            None => return Ok(()),
         };
-        groups.for_each(|at| self.pools[pool].hear_all(&mut self.groups, at, now));
-        self.pools[pool].leave(worker);
-        self.renew(pool, worker, now)?;
-        self.part(pool, trips, now);
-        for (id, lost) in lost {
-            let again = self.elastic.as_mut().and_then(|elastic| elastic.tries.lost(id));
-            match again {
-                Some(arrival) => self.dispatch(arrival, now),
-                None => self.fail(&lost, now),
-            }
+        for (pool, plan) in plans.into_iter().enumerate() {
+            self.scale(pool, plan, snapshots[pool].workers.wanted(), now)?;
         }
-        if self.staff(pool) == Staff::Gone {
-            // Who waits has nothing to wait for.
-            self.resume(now);
+        self.end_drains(now);
+        Ok(())
+    }
+
+    /// Has as many workers of a role as the plan says, where there were `from`.
+    fn scale(&mut self, pool: usize, plan: Option<Plan>, from: u32, now: Nanos) -> Result<(), SimError> {
+        let Some(elastic) = &mut self.elastic else { return Ok(()) };
+        let crew = &mut elastic.crews[pool];
+        let Some(Plan { workers, reason }) = plan.or_else(|| missing(from, crew.least)) else {
+            return Ok(());
+        };
+        let to = workers.clamp(crew.least, crew.most);
+        if from == to || !crew.is_planned {
+            return Ok(());
+        }
+        crew.fleet.decided(ScalingEvent { time: now, role: ROLES[pool], from, to, reason });
+        for _ in from..to {
+            let Some(elastic) = &mut self.elastic else { break };
+            let crew = &mut elastic.crews[pool];
+            let worker = crew.fleet.add(now, now + crew.startup);
+            self.renew(pool, worker, now)?;
+        }
+        for _ in to..from {
+            let Some(elastic) = &mut self.elastic else { break };
+            let fleet = &mut elastic.crews[pool].fleet;
+            if let Some(worker) = fleet.drain_one(now) {
+                self.pools[pool].leave(worker);
+                self.pools[pool].set_ready(fleet.ready());
+            }
         }
         Ok(())
     }
 
-    fn fail(&mut self, Lost { record, placed }: &Lost, now: Nanos) {
-        if let Some(elastic) = &mut self.elastic {
-            match placed {
-                true => elastic.past.failed(record, CRASHED),
-                false => elastic.past.failed_unplaced(record, CRASHED),
-            }
-        }
-        self.end_one(now);
-    }
-
-    /// The requests that are lost with the prompts that a prefill worker computes or holds, and their trips.
-    fn lose_prefills(
-        &mut self,
-        groups: std::ops::Range<usize>,
-        worker: u32,
-        now: Nanos,
-    ) -> (BTreeMap<RequestId, Lost>, Vec<Trip>) {
-        let records = groups.clone().flat_map(|at| self.groups[at].lose(now));
-        let mut records: BTreeMap<RequestId, RequestRecord> =
-            records.map(|record| (record.id, record)).collect();
-        let (mut lost, mut trips) = (BTreeMap::new(), Vec::new());
-        for id in self.trips.prefilled_in(&groups) {
-            let Some(trip) = self.lose_trip(id, now) else { continue };
-            if trip.arrived {
-                // Nothing of it is lost.
-                continue;
-            }
-            let waits = self.withdraw_task(id);
-            let on_decode =
-                trip.decode.map(|site| self.groups[site.group].record_of(site.lane, site.slot, now));
-            let placed = on_decode.is_some();
-            let known = on_decode.or_else(|| records.remove(&id)).or(waits);
-            if let Some(known) = known {
-                let record = RequestRecord {
-                    prefill_worker: Some(worker),
-                    output_tokens: 0,
-                    first_token: None,
-                    last_token: None,
-                    terminal: now,
-                    ..known
-                };
-                lost.insert(id, Lost { record, placed });
-            }
-            trips.push(trip);
-        }
-        (lost, trips)
-    }
-
-    /// The requests that a decode worker has, and the trips of those that the other side has, too.
-    fn lose_decodes(
-        &mut self,
-        groups: std::ops::Range<usize>,
-        now: Nanos,
-    ) -> (BTreeMap<RequestId, Lost>, Vec<Trip>) {
-        let (mut lost, mut trips) = (BTreeMap::new(), Vec::new());
-        let records: Vec<RequestRecord> = groups.flat_map(|at| self.groups[at].lose(now)).collect();
-        for record in records {
-            let id = record.id;
-            let mut prefill_worker = record.prefill_worker;
-            if let Some(trip) = self.lose_trip(id, now) {
-                self.withdraw_task(id);
-                let on = trip.prefill.map(|site| self.groups[site.group].worker());
-                prefill_worker = prefill_worker.or(on);
-                trips.push(trip);
-            }
-            lost.insert(id, Lost { record: RequestRecord { prefill_worker, ..record }, placed: true });
-        }
-        (lost, trips)
-    }
-
-    /// Takes a trip out, and stops its transfer.
-    fn lose_trip(&mut self, id: RequestId, now: Nanos) -> Option<Trip> {
-        let trip = self.trips.lose(id)?;
-        if let Some(transfer) = trip.transfer {
-            self.links.cancel(transfer, now);
-        }
-        Some(trip)
-    }
-
-    /// A request waits for a worker no more: what was known of it, if its prompt is computed.
-    fn withdraw_task(&mut self, id: RequestId) -> Option<RequestRecord> {
-        let waiting = &mut self.elastic.as_mut()?.waiting;
-        let at = waiting.iter().position(|task| task.id() == id)?;
-        match waiting.remove(at)? {
-            Task::GoOn(_, record) => Some(*record),
-            Task::Send(_) | Task::Compute(_) => None,
-        }
-    }
-
-    /// The side that is left lets go of the requests that are lost on the side `gone`.
-    fn part(&mut self, gone: usize, trips: Vec<Trip>, now: Nanos) {
-        let mut left = Vec::new();
-        for trip in trips {
-            let loading = trip.loading();
-            match (gone, trip) {
-                (PREFILL, Trip { decode: Some(Site { group, lane, slot }), .. }) => {
-                    self.groups[group].withdraw(lane, slot, loading, now);
-                    left.push(group);
-                }
-                // It is computed, for nobody.
-                (DECODE, Trip { prefill: Some(site), computed: Some(_), .. }) => self.let_go(site, now),
-                (DECODE, Trip { prefill: Some(Site { group, lane, slot }), .. }) => {
-                    match loading {
-                        Loading::Awaited => {
-                            self.groups[group].withdraw(lane, slot, Loading::Nothing, now);
-                            left.push(group);
-                        }
-                        // Its prompt is being computed, and is to the end.
-                        _ => {
-                            self.groups[group].disown(lane, slot, now);
-                            self.note_due(group);
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-        left.sort_unstable();
-        left.dedup();
-        left.iter().for_each(|&group| self.groups[group].go_on(now));
-        for group in left {
-            self.touched.push(group);
-            self.tell(group, now);
-            self.note_due(group);
+    /// What a planner sees of a role. What clients see is the same for both.
+    fn snapshot(&self, elastic: &Elastic, pool: usize, now: Nanos) -> Snapshot {
+        let fleet = &elastic.crews[pool].fleet;
+        let ready = fleet.ready().iter().flat_map(|&worker| self.pools[pool].groups_of(worker));
+        let held = elastic.waiting.iter().filter(|task| match task {
+            Task::Send(_) => pool == PREFILL || self.order == Order::RoomFirst,
+            Task::Compute(_) => pool == PREFILL,
+            Task::GoOn(..) => pool == DECODE,
+        });
+        let decodes = &self.groups[self.pools[DECODE].range()];
+        let gone = elastic.crews[DECODE].totals;
+        Snapshot {
+            now,
+            workers: fleet.counts(),
+            ranks: ready.flat_map(|at| self.groups[at].lanes()).map(|lane| lane.load()).collect(),
+            held: held.count() as u64,
+            totals: decodes.iter().fold(gone, |sum: Totals, group| sum.plus(&group.totals())),
         }
     }
 
     /// Puts empty groups in a worker's place, and keeps what those before them have collected.
-    fn renew(&mut self, pool: usize, worker: u32, now: Nanos) -> Result<(), SimError> {
+    pub(super) fn renew(&mut self, pool: usize, worker: u32, now: Nanos) -> Result<(), SimError> {
         // What has happened there is to be told first.
         self.observer.write_events(&mut self.groups)?;
         let Some(elastic) = &mut self.elastic else { return Ok(()) };
@@ -421,7 +318,9 @@ impl<L: Lanes> Disaggregated<'_, L> {
             self.insert(pool, fresh);
         } else {
             for (at, group) in places.clone().zip(fresh) {
-                let before: Group<L> = std::mem::replace(&mut self.groups[at], group);
+                let mut before: Group<L> = std::mem::replace(&mut self.groups[at], group);
+                // Of a worker that lagged behind nobody has asked.
+                self.ended += before.take_ended();
                 elastic.last = elastic.last.max(before.now());
                 elastic.crews[pool].absorb(before, now);
             }

@@ -5,6 +5,7 @@
 //! the prefill worker begins when there is (SGLang). Prefill groups are always looked at when they do
 //! something; a decode group only while something of it is awaited elsewhere, and otherwise it lags behind.
 
+mod crash;
 mod elastic;
 mod hand_off;
 mod pool;

@@ -6,9 +6,13 @@
 //! time. Target sla plans for the demand of the last interval, reacts to what ranks have queued, or both: then the plan
 //! is the least that the reaction may go down to.
 
+mod roles;
+
+pub(crate) use roles::DynamoRoles;
+
 use super::predictor::Predictor;
 use super::{Plan, Planner, RankLoad, Snapshot, Totals};
-use windtunnel_config::{Deployment, DynamoPlanner, PlannerTarget, Scaling};
+use windtunnel_config::{Deployment, DynamoPlanner, LoadPredictor, PlannerTarget, Scaling};
 use windtunnel_engine::{Chunk, DecodeSet, Nanos, Shape};
 use windtunnel_perf::TimingModel;
 use windtunnel_report::short;
@@ -42,6 +46,35 @@ struct Foretold {
     output: Predictor,
 }
 
+/// What is foretold of the next interval.
+struct Forecast {
+    /// Requests a second.
+    demand: f64,
+    /// Mean tokens of a prompt.
+    prompt: f64,
+    /// Mean tokens of an output.
+    output: f64,
+}
+
+impl Foretold {
+    fn new(kind: LoadPredictor) -> Foretold {
+        let predictor = || Predictor::new(kind);
+        Foretold { demand: predictor(), prompt: predictor(), output: predictor() }
+    }
+
+    /// By what happened in the interval of this length that has just ended. None if nothing did.
+    fn next(&mut self, window: &Totals, length: Nanos) -> Option<Forecast> {
+        if window.arrivals == 0 || window.completed == 0 {
+            return None;
+        }
+        // Dynamo foretells the requests of an interval, not of a second: a filter's variances are of those.
+        let demand = (self.demand.next(window.arrivals as f64) / length.as_seconds()).max(0.0);
+        let prompt = self.prompt.next(window.arrived_tokens as f64 / window.arrivals as f64).max(1.0);
+        let output = self.output.next(window.output_tokens as f64 / window.completed as f64).max(1.0);
+        Some(Forecast { demand, prompt, output })
+    }
+}
+
 /// How long a rank's passes take, and what it has room for.
 struct Model {
     timing: TimingModel,
@@ -56,28 +89,18 @@ struct Model {
 
 impl Dynamo {
     pub(super) fn new(settings: DynamoPlanner, scaling: &Scaling, deployment: &Deployment) -> Dynamo {
-        let engine = &deployment.engine;
-        let model = Model {
-            timing: deployment.timing.clone(),
-            ranks: deployment.ranks.get(),
-            pass_tokens: engine.pass_tokens(),
-            seats: engine.seats(),
-            kv_tokens: u64::from(engine.usable_blocks()) * u64::from(engine.block_size()),
-        };
-        let predictor = || Predictor::new(settings.predictor);
-        let foretold = Foretold { demand: predictor(), prompt: predictor(), output: predictor() };
         Dynamo {
             next_plan: settings.throughput_interval.unwrap_or(Nanos::NEVER),
             next_look: settings.load_interval.unwrap_or(Nanos::NEVER),
+            foretold: Foretold::new(settings.predictor),
             settings,
             least: scaling.least,
             most: scaling.most,
-            model,
+            model: Model::new(deployment),
             planned: (Nanos::ZERO, Totals::default()),
             looked: Totals::default(),
             floor: scaling.least,
             hit_rate: 0.0,
-            foretold,
         }
     }
 
@@ -86,16 +109,8 @@ impl Dynamo {
         let (since, totals) = std::mem::replace(&mut self.planned, (snapshot.now, snapshot.totals));
         let window = snapshot.totals.since(&totals);
         let PlannerTarget::Sla { ttft, itl } = self.settings.target else { return None };
-        if window.arrivals == 0 || window.completed == 0 {
-            return None;
-        }
-        let seconds = snapshot.now.since(since).as_seconds();
-        let Foretold { demand, prompt, output } = &mut self.foretold;
-        // Dynamo foretells the requests of an interval, not of a second: a filter's variances are of those.
-        let demand = (demand.next(window.arrivals as f64) / seconds).max(0.0);
-        let prompt = prompt.next(window.arrived_tokens as f64 / window.arrivals as f64).max(1.0);
-        let output = output.next(window.output_tokens as f64 / window.completed as f64).max(1.0);
-        self.hit_rate = window.reused_tokens as f64 / window.input_tokens.max(1) as f64;
+        let Forecast { demand, prompt, output } = self.foretold.next(&window, snapshot.now.since(since))?;
+        self.hit_rate = window.hit_rate();
         let rate = self.model.best_rate(prompt, prompt * (1.0 - self.hit_rate), output, (ttft, itl));
         let workers = bounded((demand / rate).ceil(), self.least, self.most);
         let reason = format!("demand {} requests/s, {} of a worker", short(demand), short(rate));
@@ -226,6 +241,45 @@ fn bounded(workers: f64, least: u32, most: u32) -> u32 {
 }
 
 impl Model {
+    fn new(deployment: &Deployment) -> Model {
+        let engine = &deployment.engine;
+        Model {
+            timing: deployment.timing.clone(),
+            ranks: deployment.ranks.get(),
+            pass_tokens: engine.pass_tokens(),
+            seats: engine.seats(),
+            kv_tokens: u64::from(engine.usable_blocks()) * u64::from(engine.block_size()),
+        }
+    }
+
+    /// Requests that a worker that only decodes serves in one second, each of `output` tokens and of `context` on average:
+    /// the largest batch decides that keeps the promise, or one request if even that breaks it.
+    fn decode_rate(&self, context: f64, output: f64, itl: Nanos) -> f64 {
+        let room = (self.kv_tokens as f64 / context.max(1.0)) as u64;
+        let (mut decode, mut best) = (DecodeSet::default(), f64::INFINITY);
+        for batch in 1..=self.seats.min(room).max(1) {
+            decode.add(context as u32);
+            let pass = self.pass_ms(decode);
+            if batch > 1 && pass > itl.as_ms() {
+                break;
+            }
+            best = batch as f64 / (output * pass / 1000.0);
+        }
+        best * f64::from(self.ranks)
+    }
+
+    /// The requests of a rank as they decode, when each worker has `scale` times as many, and one more of their mean
+    /// length.
+    fn decodes_and_one(&self, rank: &RankLoad, scale: f64) -> DecodeSet {
+        let requests = ((rank.running + rank.waiting) as f64 * scale).ceil();
+        let tokens =
+            (rank.running_tokens + rank.queued_decode_tokens + rank.queued_prefill_tokens) as f64 * scale;
+        let mean = (tokens / requests.max(1.0)) as u32;
+        let mut decode = DecodeSet::default();
+        (0..(requests as u64 + 1).min(self.seats)).for_each(|_| decode.add(mean.max(1)));
+        decode
+    }
+
     /// Requests that a worker serves in one second while both promises are kept, with prompts of `prompt` tokens, of
     /// which `uncached` are to be computed, and `output` tokens: the largest batch decides, or one request if even that
     /// breaks them.
@@ -287,7 +341,6 @@ impl Model {
 mod tests {
     use super::super::Counts;
     use super::*;
-    use windtunnel_config::LoadPredictor;
     use windtunnel_config::PlannerPolicy;
 
     const S: u64 = 1_000_000_000;
@@ -305,6 +358,7 @@ mod tests {
             load_interval: load.map(|seconds| Nanos(seconds * S)),
             sensitivity: 0.8,
             predictor: LoadPredictor::Constant,
+            max_gpus: 8,
         };
         let scaling = Scaling { planner: PlannerPolicy::Dynamo(settings.clone()), least: 1, most: 8 };
         Dynamo::new(settings, &scaling, &experiment.deployment)

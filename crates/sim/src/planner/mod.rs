@@ -1,4 +1,5 @@
-//! Planners: how many workers there should be, by what is seen of those that are there.
+//! Planners: how many workers there should be, by what is seen of those that are there; of one role, or of prefill and
+//! decode workers together.
 //!
 //! A planner is asked at the instants that it names and sees a [`Snapshot`]; it reads no clock and knows nothing of
 //! rank groups or routers. A new one: a type that implements [`Planner`], and a variant of
@@ -10,7 +11,7 @@ mod predictor;
 
 pub use crate::fleet::Counts;
 
-use dynamo::Dynamo;
+use dynamo::{Dynamo, DynamoRoles};
 use hpa::HpaRule;
 use windtunnel_config::{Deployment, PlannerPolicy, Scaling};
 use windtunnel_engine::Nanos;
@@ -119,6 +120,11 @@ impl Totals {
         (self.first_tokens > 0).then(|| self.ttft as f64 / self.first_tokens as f64 / 1e6)
     }
 
+    /// The part of the prompts of completed requests that was found in the cache.
+    pub(crate) fn hit_rate(&self) -> f64 {
+        self.reused_tokens as f64 / self.input_tokens.max(1) as f64
+    }
+
     /// Mean gap in ms, none without a gap.
     pub fn mean_itl_ms(&self) -> Option<f64> {
         (self.gaps > 0).then(|| self.gap_time as f64 / self.gaps as f64 / 1e6)
@@ -154,5 +160,49 @@ pub(crate) fn planner(scaling: &Scaling, deployment: &Deployment) -> Box<dyn Pla
     match &scaling.planner {
         PlannerPolicy::Hpa(settings) => Box::new(HpaRule::new(settings.clone(), scaling.least, scaling.most)),
         PlannerPolicy::Dynamo(settings) => Box::new(Dynamo::new(settings.clone(), scaling, deployment)),
+    }
+}
+
+/// What decides on the numbers of prefill and decode workers, where these are others.
+pub(crate) enum RolesPlanner {
+    /// Each role by itself, if at all.
+    Apart([Option<Box<dyn Planner>>; 2]),
+    /// Both together.
+    Together(Box<DynamoRoles>),
+}
+
+impl RolesPlanner {
+    /// Of both roles, prefill first. None if neither changes.
+    pub(crate) fn new(roles: [(Option<&Scaling>, &Deployment); 2]) -> Option<RolesPlanner> {
+        if let [(Some(first), prefill), (Some(second), decode)] = roles
+            && let PlannerPolicy::Dynamo(settings) = &first.planner
+        {
+            let roles = [(first, prefill), (second, decode)];
+            return Some(RolesPlanner::Together(Box::new(DynamoRoles::new(settings.clone(), roles))));
+        }
+        let apart = roles.map(|(scaling, deployment)| scaling.map(|scaling| planner(scaling, deployment)));
+        apart.iter().any(Option::is_some).then_some(RolesPlanner::Apart(apart))
+    }
+
+    /// When one of them is to be asked next.
+    pub(crate) fn next_tick(&self) -> Nanos {
+        match self {
+            RolesPlanner::Together(planner) => planner.next_tick(),
+            RolesPlanner::Apart(planners) => {
+                let ticks = planners.iter().flatten().map(|planner| planner.next_tick());
+                ticks.min().unwrap_or(Nanos::NEVER)
+            }
+        }
+    }
+
+    /// How many workers of each role there should be. None: as many as there are.
+    pub(crate) fn tick(&mut self, snapshots: &[Snapshot; 2]) -> [Option<Plan>; 2] {
+        match self {
+            RolesPlanner::Together(planner) => planner.tick(snapshots),
+            RolesPlanner::Apart(planners) => [0, 1].map(|role| {
+                let due = |planner: &&mut Box<dyn Planner>| planner.next_tick() <= snapshots[role].now;
+                planners[role].as_mut().filter(due)?.tick(&snapshots[role])
+            }),
+        }
     }
 }
