@@ -9,6 +9,7 @@ mod launcher;
 mod refused;
 mod roles;
 mod text;
+mod traces;
 
 pub use launcher::stands_for;
 pub use refused::why;
@@ -152,6 +153,8 @@ pub struct Mocker {
     text: text::TextArguments,
     #[command(flatten)]
     roles: roles::RoleArguments,
+    #[command(flatten)]
+    traces: traces::TraceArguments,
     #[command(flatten)]
     launcher: launcher::LauncherArguments,
     /// Where and how KV events are published, as the engine's own JSON
@@ -339,6 +342,7 @@ fn outlets(
         decode_log_interval: arguments.decode_log_interval,
         sglang_metrics: arguments.enable_metrics,
         forward_passes,
+        traces: None,
     })
 }
 
@@ -409,11 +413,13 @@ fn settings(arguments: &Mocker, pools: Vec<Pool>, together: bool) -> Result<Mock
     };
     let reply = reply(arguments)?;
     let workers = pools.iter().map(|pool| pool.deployment.replicas.get()).sum();
+    let traces = arguments.traces.settings(&deployment.engine)?;
     let outlets = outlets(arguments, &deployment.engine, (workers, together))?;
     arguments.launcher.check(&deployment.engine)?;
     Ok(MockerSettings {
         pools,
         outlets,
+        traces,
         together,
         stagger: arguments.launcher.stagger(workers, together)?,
         no_delay: arguments.speedup_ratio == Some(0.0),

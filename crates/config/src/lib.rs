@@ -13,6 +13,7 @@ mod fleet;
 mod links;
 mod overrides;
 mod profile_file;
+mod profile_folder;
 mod refused;
 mod resolve;
 mod table_file;

@@ -1,5 +1,6 @@
 //! The file of a profile: what Dynamo's profiler saves (numpy's .npz), or the same keys as JSON.
 
+use crate::profile_folder;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -22,8 +23,11 @@ struct Arrays {
     decode_itl: Vec<Vec<f64>>,
 }
 
-/// Reads a profile. The ending of the name says which kind of file it is.
+/// Reads a profile. The ending of the name says which kind of file it is; it may be the profiler's folder.
 pub(crate) fn read(path: &Path) -> Result<Profile, String> {
+    if path.is_dir() {
+        return profile_folder::read(path);
+    }
     let file = File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     let arrays = match ending {
@@ -56,11 +60,34 @@ fn too_long() -> String {
 }
 
 fn from_npz(file: impl Read + Seek) -> Result<Arrays, String> {
-    let mut archive = ZipArchive::new(file).map_err(|error| format!("not a .npz file: {error}"))?;
-    let mut array = |name: &str| -> Result<Array, String> {
+    let mut npz = Npz::open(file)?;
+    Ok(Arrays {
+        prefill_isl: npz.line("prefill_isl")?,
+        prefill_ttft_ms: npz.line("prefill_ttft_ms")?,
+        decode_active_kv_tokens: npz.line("decode_active_kv_tokens")?,
+        decode_context_length: npz.line("decode_context_length")?,
+        decode_itl: npz.array("decode_itl")?.rows("decode_itl")?,
+    })
+}
+
+/// Arrays of numpy by name.
+pub(crate) struct Npz<F>(ZipArchive<F>);
+
+impl<F: Read + Seek> Npz<F> {
+    pub(crate) fn open(file: F) -> Result<Npz<F>, String> {
+        ZipArchive::new(file).map(Npz).map_err(|error| format!("not a .npz file: {error}"))
+    }
+
+    /// The numbers of an array of one dimension.
+    pub(crate) fn line(&mut self, name: &str) -> Result<Vec<f64>, String> {
+        self.array(name)?.line(name)
+    }
+
+    fn array(&mut self, name: &str) -> Result<Array, String> {
         let known: Vec<String> =
-            archive.file_names().flatten().map(|file| file.trim_end_matches(".npy").to_owned()).collect();
-        let entry = archive
+            self.0.file_names().flatten().map(|file| file.trim_end_matches(".npy").to_owned()).collect();
+        let entry = self
+            .0
             .by_name(&format!("{name}.npy"))
             .map_err(|_| format!("{name}: missing; it holds {}", known.join(", ")))?;
         let mut bytes = Vec::new();
@@ -69,14 +96,7 @@ fn from_npz(file: impl Read + Seek) -> Result<Arrays, String> {
             return Err(format!("{name}: {}", too_long()));
         }
         parse(&bytes).map_err(|problem| format!("{name}: {problem}"))
-    };
-    Ok(Arrays {
-        prefill_isl: array("prefill_isl")?.line("prefill_isl")?,
-        prefill_ttft_ms: array("prefill_ttft_ms")?.line("prefill_ttft_ms")?,
-        decode_active_kv_tokens: array("decode_active_kv_tokens")?.line("decode_active_kv_tokens")?,
-        decode_context_length: array("decode_context_length")?.line("decode_context_length")?,
-        decode_itl: array("decode_itl")?.rows("decode_itl")?,
-    })
+    }
 }
 
 /// An array of numpy, in row order.

@@ -3,13 +3,15 @@
 //! Decisions are made in logical time; this clock says when they may be seen. Nothing else in the crate
 //! asks what time it is, apart from time stamps that a protocol wants.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use windtunnel_engine::Nanos;
 
 /// Logical time that runs with the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     start: Instant,
+    /// The same instant in Unix time.
+    unix: Duration,
     rate: f64,
 }
 
@@ -21,13 +23,21 @@ impl WallClock {
 
     /// The same, running `rate` times as fast as the wall clock.
     pub fn with_rate(rate: f64) -> WallClock {
-        WallClock { start: Instant::now(), rate }
+        // A clock before 1970 tells nothing.
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        WallClock { start: Instant::now(), unix, rate }
     }
 
     /// The time now.
     pub fn now(&self) -> Nanos {
         let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Nanos(if self.rate == 1.0 { elapsed } else { (elapsed as f64 * self.rate) as u64 })
+    }
+
+    /// An instant in nanoseconds of Unix time, by what the system's clock showed at the start.
+    pub fn unix_nanos(&self, at: Nanos) -> u64 {
+        let after = if self.rate == 1.0 { at.0 } else { (at.0 as f64 / self.rate) as u64 };
+        u64::try_from(self.unix.as_nanos()).unwrap_or(u64::MAX).saturating_add(after)
     }
 
     /// How long until `instant`: zero when it has passed.

@@ -3,7 +3,7 @@
 //! `worker` is what runs: rank groups (`group`, of ranks, `rank`) in logical time, each driven by a thread
 //! (`drive`). Clients see a request through its `stream`; everything that watches does so as an `observer`.
 //! `kv_transfer` moves KV between workers. `text` plans what a request will say; `http` is the servers; `mocker` puts all of it together.
-//! `online` replays a workload against the same ranks.
+//! `online` replays a workload against the same ranks; `traces` tells OpenTelemetry of them.
 
 mod clock;
 mod door;
@@ -28,6 +28,7 @@ mod recorder;
 pub mod stream;
 mod submission;
 pub mod text;
+pub mod traces;
 mod worker;
 mod zmq;
 

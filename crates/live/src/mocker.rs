@@ -6,6 +6,7 @@ use crate::http::{App, ServerSettings, server};
 use crate::kv_transfer::{SharedLinks, TransferSettings, Transfers};
 use crate::outlets::{OutletSettings, Outlets, Shown, Told, WorkerIdentity};
 use crate::text::{Language, Reply};
+use crate::traces::{TraceSettings, Tracer};
 use crate::worker::{Worker, WorkerOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -49,8 +50,10 @@ pub struct MockerSettings {
     pub language: Language,
     /// What they say.
     pub reply: Reply,
-    /// What the workers tell beside their answers.
+    /// What the workers tell beside their answers; who takes spans is said by `traces`.
     pub outlets: OutletSettings,
+    /// Where spans of requests go, if anywhere.
+    pub traces: Option<TraceSettings>,
     /// Time from the start of a worker to that of the next one.
     pub stagger: Duration,
     /// Longest time that requests at work have to end in when the mocker is told to end.
@@ -90,8 +93,11 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
     let mut terminate = signal(SignalKind::terminate()).map_err(LiveError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(LiveError::Signals)?;
     let (stop, stopped) = watch::channel(false);
+    let tracer = settings.traces.clone().map(Tracer::start);
+    let outlets = OutletSettings { traces: tracer.clone(), ..settings.outlets.clone() };
+    let traced = MockerSettings { outlets, ..settings.clone() };
     // Beside this, so that who starts many workers can be told to end.
-    let starting = tokio::spawn(start(Arc::new(settings.clone()), stopped));
+    let starting = tokio::spawn(start(Arc::new(traced), stopped));
     let Started { mut servers, addresses } = tokio::select! {
         biased;
         _ = interrupt.recv() => return Ok(Ended::Interrupted),
@@ -104,13 +110,17 @@ async fn serve(settings: &MockerSettings, ready: impl FnOnce(&[SocketAddr])) -> 
         _ = terminate.recv() => {}
     }
     let _ = stop.send(true);
-    tokio::select! {
+    let ended = tokio::select! {
         done = tokio::time::timeout(settings.drain, async { while servers.join_next().await.is_some() {} }) => {
-            Ok(if done.is_ok() { Ended::Drained } else { Ended::CutOff })
+            if done.is_ok() { Ended::Drained } else { Ended::CutOff }
         }
-        _ = interrupt.recv() => Ok(Ended::Interrupted),
-        _ = terminate.recv() => Ok(Ended::CutOff),
+        _ = interrupt.recv() => return Ok(Ended::Interrupted),
+        _ = terminate.recv() => Ended::CutOff,
+    };
+    if let Some(tracer) = tracer {
+        tracer.flush().await;
     }
+    Ok(ended)
 }
 
 /// Servers that have begun.

@@ -4,8 +4,10 @@
 //! One observer belongs to one rank and is called on the thread that drives it, before any client sees the
 //! tokens of the pass: what a client has seen, a scrape after it shows. So it must be quick and never wait.
 
+use crate::clock::WallClock;
 use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Moved;
+use crate::traces::Traced;
 use std::sync::Arc;
 use windtunnel_engine::{
     FinishReason, KvEvents, Nanos, Outcome, RankStats, Rejection, Request, RequestId, Scheduled,
@@ -37,6 +39,8 @@ pub struct RequestInfo {
     pub cache_salt: Option<Arc<str>>,
     /// Priority, if the client gave one.
     pub priority: Option<i32>,
+    /// What only its span says, where spans are made.
+    pub traced: Option<Arc<Traced>>,
     /// What the router of this process did with it before, if it looked.
     pub routed: Option<Routed>,
 }
@@ -107,6 +111,7 @@ impl RequestInfo {
             lora: None,
             cache_salt: None,
             priority: request.priority,
+            traced: None,
             routed: None,
         }
     }
@@ -244,6 +249,9 @@ pub enum KvTransfer {
 
 /// Watches one rank.
 pub trait PassObserver: Send {
+    /// The rank starts, and this clock shows its time.
+    fn started(&mut self, _clock: &WallClock) {}
+
     /// A request was handed to the rank, whose counters are now `stats`.
     fn submitted(&mut self, _info: &Arc<RequestInfo>, _at: Nanos, _stats: &RankStats) {}
 
@@ -281,6 +289,10 @@ impl Observers {
 }
 
 impl PassObserver for Observers {
+    fn started(&mut self, clock: &WallClock) {
+        self.0.iter_mut().for_each(|observer| observer.started(clock));
+    }
+
     fn submitted(&mut self, info: &Arc<RequestInfo>, at: Nanos, stats: &RankStats) {
         self.0.iter_mut().for_each(|observer| observer.submitted(info, at, stats));
     }

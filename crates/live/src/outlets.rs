@@ -11,6 +11,7 @@ use crate::metrics::{
     vllm_registry,
 };
 use crate::observer::{Observers, PassObserver};
+use crate::traces::{SpanForm, SpanObserver, Tracer};
 use crate::zmq::Endpoint;
 use serde_json::{Map, Value};
 use windtunnel_config::Deployment;
@@ -37,6 +38,8 @@ pub struct OutletSettings {
     pub sglang_metrics: bool,
     /// Where forward-pass metrics go.
     pub forward_passes: Option<ForwardPasses>,
+    /// What takes the spans of requests and passes.
+    pub traces: Option<Tracer>,
 }
 
 /// Forward-pass metrics.
@@ -97,6 +100,7 @@ pub struct Outlets {
     ranks: Vec<Vec<Box<dyn PassObserver>>>,
     kv_events: bool,
     serves_metrics: bool,
+    traces: bool,
 }
 
 impl Outlets {
@@ -137,6 +141,10 @@ impl Outlets {
                 sources.insert(rank.to_string(), publisher.describe());
                 observers.push(Box::new(publisher));
             }
+            if let Some(tracer) = &settings.traces {
+                let form = span_form(&deployment.engine);
+                observers.push(Box::new(SpanObserver::new(tracer.clone(), form, &worker.model, rank)));
+            }
             if let Some(ForwardPasses { endpoint, worker_id }) = &settings.forward_passes {
                 let publisher = ForwardPassPublisher::start(endpoint, offset, worker_id, rank).await?;
                 observers.push(Box::new(publisher));
@@ -147,7 +155,13 @@ impl Outlets {
             ranks: observers,
             kv_events: settings.kv_events.is_some(),
             serves_metrics: settings.sglang_metrics || !matches!(deployment.engine, RankConfig::Sglang(_)),
+            traces: settings.traces.is_some(),
         })
+    }
+
+    /// Whether requests have spans.
+    pub fn traces(&self) -> bool {
+        self.traces
     }
 
     /// Whether the ranks have to keep events.
@@ -167,6 +181,20 @@ impl Outlets {
             of_rank.drain(..).for_each(|observer| observers.push(observer));
         }
         observers
+    }
+}
+
+/// Whose spans requests have.
+fn span_form(engine: &RankConfig) -> SpanForm {
+    match engine {
+        RankConfig::Vllm(_) | RankConfig::Trtllm(_) => SpanForm::Vllm,
+        RankConfig::Sglang(engine) => SpanForm::Sglang {
+            role: match engine.disaggregation {
+                Disaggregation::Off => "",
+                Disaggregation::Prefill => "prefill",
+                Disaggregation::Decode { .. } => "decode",
+            },
+        },
     }
 }
 

@@ -10,8 +10,7 @@ use crate::drive::{self, Command, Shared};
 use crate::error::LiveError;
 use crate::group::{GroupSettings, RankGroup};
 use crate::kv_transfer::{Mover, Transfers};
-use crate::observer::Observers;
-use crate::observer::{EndReason, RequestTimes};
+use crate::observer::{EndReason, Observers, PassObserver, RequestTimes};
 use crate::placement::Placement;
 use crate::rank::LiveRank;
 use crate::stream::{TokenStream, Verdict};
@@ -110,7 +109,9 @@ impl Worker {
                     let rank = worker * ranks + rank;
                     let scheduler = Rank::new(settings.engine.clone(), Stepper::Plain)?;
                     let book = telling.and_then(|telling| telling.book());
-                    Ok(LiveRank::new(settings.engine.clone(), scheduler, (options.observers)(rank), book))
+                    let mut observers = (options.observers)(rank);
+                    observers.started(&clock);
+                    Ok(LiveRank::new(settings.engine.clone(), scheduler, observers, book))
                 })
                 .collect::<Result<Vec<_>, LiveError>>()?;
             let group = RankGroup::new(first, lanes, settings.clone());

@@ -10,7 +10,7 @@ const DRAFTS: &str = "speculative decoding is not scheduled token by token; its 
                       --set engine.workers.aggregated.timing.draft_tokens=N and tokens_per_pass=X, with --ais-perf-model";
 
 /// Their names, and why they are refused. One that ends in a dash is the beginning of names.
-const REFUSED: [(&str, &str); 16] = [
+const REFUSED: [(&str, &str); 17] = [
     ("--endpoint", RUNTIME),
     ("--discovery-backend", RUNTIME),
     ("--request-plane", RUNTIME),
@@ -27,6 +27,7 @@ const REFUSED: [(&str, &str); 16] = [
     ("--ais-mtp-seed", DRAFTS),
     ("--aic-mtp-seed", DRAFTS),
     ("--speculative-config", DRAFTS),
+    ("--collect-detailed-traces", "the spans of passes are --otlp-trace-passes"),
 ];
 
 /// Why a flag that does not exist does not.

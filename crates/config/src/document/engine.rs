@@ -746,7 +746,7 @@ pub(crate) struct Timing {
     /// Coefficients. Linear only, and needed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub linear: Option<LinearTiming>,
-    /// The file of the profile (.npz or .json) or of the table (.json), looked for beside the configuration file, then
+    /// The file of the profile (.npz or .json), or the folder that the profiler left, or the file of the table (.json), looked for beside the configuration file, then
     /// in the working directory. Profile and table only, and needed there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,

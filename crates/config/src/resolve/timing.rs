@@ -2,7 +2,7 @@
 //! what must fit what.
 
 use super::engine::TIMING;
-use super::{Findings, existing_file};
+use super::{Findings, existing_file, places};
 use crate::document::{Composition as CompositionKey, Timing, TimingType};
 use crate::experiment::Semantics;
 use crate::{profile_file, table_file};
@@ -123,7 +123,11 @@ fn law(
     let measured = matches!(keys.kind, TimingType::Profile | TimingType::Table);
     findings.foreign(&path, keys.path.is_some() && !measured, "timing.type profile and table", here);
     if measured && keys.path.is_none() {
-        let kinds = if keys.kind == TimingType::Profile { "a .npz or .json file" } else { "a .json file" };
+        let kinds = if keys.kind == TimingType::Profile {
+            "a .npz or .json file, or a folder"
+        } else {
+            "a .json file"
+        };
         findings.problem(&path, format!("missing; {here} needs {kinds}"));
     }
     Some(match keys.kind {
@@ -158,7 +162,14 @@ fn measured_file<T>(
     findings: &mut Findings,
 ) -> Option<T> {
     let name = keys.path.as_ref()?;
-    let file = existing_file(at, name, folder, findings)?;
+    // A profile may be a folder, where no file has its name.
+    let there = places(name, folder).into_iter().filter(|path| path.exists());
+    let (folders, files): (Vec<_>, Vec<_>) = there.partition(|path| path.is_dir());
+    let profile = folders.into_iter().next().filter(|_| keys.kind == TimingType::Profile && files.is_empty());
+    let file = match profile {
+        Some(folder) => folder,
+        None => existing_file(at, name, folder, findings)?,
+    };
     match read(&file) {
         Ok(measured) => Some(measured),
         Err(problem) => {

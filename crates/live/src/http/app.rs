@@ -69,6 +69,8 @@ pub struct App {
     pub reply: Reply,
     /// Its metrics, if it serves them.
     pub metrics: Option<Registry>,
+    /// Requests have spans.
+    pub traces: bool,
     /// Where its ranks publish KV events, by rank.
     pub kv_event_sources: Map<String, Value>,
     /// Its part in transfers of KV, if it takes one.
@@ -126,6 +128,7 @@ impl App {
             template: language.template,
             reply,
             metrics: None,
+            traces: false,
             kv_event_sources: Map::new(),
             transfers: None,
             behind: None,
@@ -139,6 +142,7 @@ impl App {
     /// The same, telling what its outlets tell.
     pub fn with_outlets(mut self, outlets: &Outlets) -> App {
         self.metrics = outlets.serves_metrics().then(|| outlets.shown.registry.clone());
+        self.traces = outlets.traces();
         self.kv_event_sources = outlets.shown.kv_event_sources.clone();
         self
     }

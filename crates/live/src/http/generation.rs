@@ -14,6 +14,7 @@ use crate::observer::{EndReason, RequestInfo, RequestTimes};
 use crate::stream::{TokenStream, Verdict};
 use crate::submission::{Stops, Submission};
 use crate::text::{Limits, Plan, StopReason};
+use crate::traces::Traced;
 use crate::worker::RequestHandle;
 use axum::http::StatusCode;
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub struct Ask {
     pub tool_call: Option<ToolCall>,
     /// What it says, if that is a reply of a trace.
     pub replay: Option<Arc<[u32]>>,
+    /// What only its spans say, if it has any.
+    pub traced: Option<Traced>,
 }
 
 /// One choice.
@@ -242,6 +245,10 @@ impl Generation {
             lora: ask.lora.clone(),
             cache_salt: ask.cache_salt.as_deref().map(Into::into),
             priority: ask.priority,
+            traced: ask.traced.as_ref().map(|traced| {
+                let prompt = traced.prompt.map(|_| index / ask.choices);
+                Arc::new(Traced { prompt, ..traced.clone() })
+            }),
             routed: None,
         };
         let id = info.id;

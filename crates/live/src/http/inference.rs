@@ -65,7 +65,11 @@ async fn serve(app: Arc<App>, headers: &HeaderMap, body: Body) -> Result<Respons
     request.kv_transfer_params = asked.kv_transfer_params;
     let prompt_ids = asked.return_token_ids == Some(true);
     let model = app.model(request.model.as_deref())?;
-    let ask = ask(&app, &request, headers, Endpoint::Completions, &name)?;
+    let mut ask = ask(&app, &request, headers, Endpoint::Completions, &name)?;
+    if let Some(traced) = &mut ask.traced {
+        // Its one prompt has the name of the request.
+        traced.prompt = None;
+    }
     let (mut generation, fault) = start(&app, headers, ask).await?;
     let shape = Shape { name, model, prompt_ids };
     if request.stream == Some(true) {

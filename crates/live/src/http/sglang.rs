@@ -10,6 +10,7 @@ use super::openai::{Endpoint as Kind, OneOrMany, OpenAiRequest, Prompt, prompts,
 use super::serving::{begin, start};
 use super::sse;
 use crate::text::{Limits, StopReason};
+use crate::traces::{Parent, Traced};
 use crate::zmq::Endpoint;
 use axum::body::Body;
 use axum::extract::State;
@@ -74,6 +75,8 @@ struct SamplingParams {
     skip_special_tokens: Option<bool>,
     no_stop_trim: Option<bool>,
     n: Option<u32>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
     sampling_seed: Option<i64>,
     json_schema: Option<Value>,
     regex: Option<Value>,
@@ -213,6 +216,12 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         first: Vec::new(),
         tool_call: None,
         replay: None,
+        traced: app.traces.then(|| Traced {
+            parent: Parent::of(headers),
+            temperature: params.temperature,
+            top_p: params.top_p,
+            prompt: None,
+        }),
     })
 }
 

@@ -200,6 +200,7 @@ fn info(id: RequestId, prompt: Range<u32>, max_tokens: u32) -> RequestInfo {
         lora: None,
         cache_salt: None,
         priority: None,
+        traced: None,
         routed: None,
     }
 }

@@ -12,6 +12,7 @@ use crate::http::generation::{Ask, PromptTokens};
 use crate::http::kv_transfer;
 use crate::kv_transfer::Remote;
 use crate::text::{Chat, Limits, Message, Ordered};
+use crate::traces::{Parent, Traced};
 use axum::http::{HeaderMap, StatusCode};
 use minijinja::value::ValueKind;
 use serde_json::{Map, Value, json};
@@ -90,6 +91,7 @@ pub fn ask(
         first,
         tool_call,
         replay: replay(app, request.nvext.as_ref())?,
+        traced: app.traces.then(|| traced(app, request, headers, endpoint)),
     })
 }
 
@@ -188,6 +190,20 @@ fn whole(field: &str, value: i64, least: i64) -> Result<u32, ApiError> {
 pub fn session(named: Option<&str>, headers: &HeaderMap) -> Option<String> {
     let header = headers.get("x-session-affinity").and_then(|value| value.to_str().ok());
     named.or(header).filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// What the span of a request says beside what its engine knows.
+fn traced(app: &App, request: &OpenAiRequest, headers: &HeaderMap, endpoint: Endpoint) -> Traced {
+    // vLLM numbers the prompts of completions.
+    let numbered = app.settings.dialect == Dialect::Vllm && endpoint == Endpoint::Completions;
+    // SGLang's OpenAI endpoints set what is not given.
+    let usual = (app.settings.dialect == Dialect::Sglang).then_some(1.0);
+    Traced {
+        parent: Parent::of(headers),
+        temperature: request.temperature.or(usual),
+        top_p: request.top_p.or(usual),
+        prompt: numbered.then_some(0),
+    }
 }
 
 /// The reply of the trace that a request asks for, in Dynamo's way: `nvext.annotations` has `output_replay_id:KEY`.
