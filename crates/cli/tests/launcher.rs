@@ -27,7 +27,7 @@ impl Mocker {
         let mut addresses = Vec::new();
         while addresses.len() < workers {
             match lines.next() {
-                Some(line) => match line.split_once("http://") {
+                Some(line) => match line.split_once(" at http://") {
                     Some((_, address)) => addresses.push(address.to_owned()),
                     None => said += &format!("{line}\n"),
                 },

@@ -58,6 +58,7 @@ impl Cluster {
             language: Language::default(),
             reply: Reply { source: ReplySource::Random, mean_tokens: 8, seed: 0, thinking: None },
             outlets,
+            traces: None,
             stagger: Duration::ZERO,
             drain: PATIENCE,
         };
