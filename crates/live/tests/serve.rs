@@ -296,8 +296,8 @@ fn transfers_share_interfaces() {
     let ask = json!({"prompt": [prompt(300), prompt(500)], "max_tokens": 2, "ignore_eos": true});
     assert_eq!(cluster.complete(&ask).status, 200);
     let sum = cluster.metric("vllm:nixl_xfer_time_seconds_sum", &["engine=\"1\""]);
-    // The second starts while the first is under way.
-    assert!(sum.is_some_and(|sum| sum > 1.5 && sum <= 2.56), "{sum:?}");
+    // The second starts while the first is under way; the instants are those of the wall clock.
+    assert!(sum.is_some_and(|sum| sum > 1.5 && sum < 2.6), "{sum:?}");
 }
 
 /// Blocks are held for five minutes for those who ask for them. A client that goes before that, at any time, and a

@@ -164,3 +164,28 @@ fn trtllm_serves_openais_endpoints() {
     assert_eq!((&flat["object"], &flat["code"]), (&json!("error"), &json!(400)));
     assert_eq!(server.get("/load").status, 404);
 }
+
+/// SGLang 0.5.23 (entrypoints/openai/protocol.py): `no_stop_trim`, here as on `/generate`; vLLM's name it does not know.
+#[test]
+fn stop_strings_stay_if_they_shall() {
+    let server = sglang(ReplySource::Echo, true);
+    for (field, text) in [("no_stop_trim", "one two"), ("include_stop_str_in_output", "one")] {
+        let mut asked = json!({"prompt": "one two six", "stop": " two"});
+        asked[field] = true.into();
+        assert_eq!(server.post("/v1/completions", &asked).json()["choices"][0]["text"], text, "{field}");
+        let mut chat = json!({"messages": [{"role": "user", "content": "one two six"}], "stop": " two"});
+        chat[field] = true.into();
+        let answer = server.post("/v1/chat/completions", &chat).json();
+        assert_eq!(answer["choices"][0]["message"]["content"], text, "{field}");
+    }
+}
+
+/// Errors name the field that the client sent.
+#[test]
+fn no_new_tokens_are_refused_by_their_own_name() {
+    let server = sglang(ReplySource::Echo, true);
+    let asked = json!({"text": "one", "sampling_params": {"max_new_tokens": 0}});
+    let answer = server.post("/generate", &asked);
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert!(answer.body.contains("max_new_tokens is 0, allowed is 1 or more"), "{}", answer.body);
+}

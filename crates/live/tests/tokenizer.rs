@@ -8,7 +8,7 @@ use common::http::{Options, Server};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use windtunnel_live::http::{Dialect, ServerSettings};
 use windtunnel_live::text::{
     self, ChatTemplate, ContentFormat, JinjaTemplate, Language, ReplySource, Tokenizer, TokenizerFiles,
@@ -120,7 +120,7 @@ const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.r
 fn every_text_comes_back() {
     for tokenizer in [byte_level_tokenizer(), open(&pieces(), &json!({"eos_token": "</s>"})).unwrap()] {
         for text in ["the sea", "Äpfel 日本語 🙂  two  spaces", "<x>\n\tthe", "the sun the sun"] {
-            let tokens = tokenizer.encode(text);
+            let tokens = tokenizer.encode(text).unwrap();
             assert_eq!(tokenizer.decode(&tokens, false), text);
             let (all, ends) = tokenizer.ends(&tokens, false);
             assert_eq!((all.as_str(), ends.len()), (text, tokens.len()));
@@ -134,14 +134,14 @@ fn every_text_comes_back() {
 #[test]
 fn a_character_waits_for_its_last_byte() {
     let tokenizer = byte_level_tokenizer();
-    let tokens = tokenizer.encode("a🙂b");
+    let tokens = tokenizer.encode("a🙂b").unwrap();
     assert_eq!(tokenizer.ends(&tokens, false), ("a🙂b".to_owned(), vec![1, 1, 1, 1, 5, 6]));
     // Cut off: what never becomes a character is U+FFFD in the end.
     let (text, ends) = tokenizer.ends(&tokens[..3], false);
     assert_eq!((text.as_str(), &ends[..2]), ("a\u{fffd}", &[1, 1][..]));
     // Bytes that no character has do not hold up for ever what comes behind them.
     let wrong = vec![0xff_u32; 1000];
-    let (text, ends) = tokenizer.ends(&[wrong, tokenizer.encode("the")].concat(), false);
+    let (text, ends) = tokenizer.ends(&[wrong, tokenizer.encode("the").unwrap()].concat(), false);
     assert!(text.ends_with("the") && ends[10] > 0, "{ends:?}");
 }
 
@@ -154,7 +154,7 @@ fn replies_come_back_as_the_same_tokens() {
         let tokens: Vec<u32> = first[..1].iter().chain(others).chain(others.iter().rev()).copied().collect();
         let text = tokenizer.decode(&tokens, true);
         assert_eq!(text.split(' ').count(), tokens.len(), "{text}");
-        assert_eq!(tokenizer.encode(&text), tokens);
+        assert_eq!(tokenizer.encode(&text).unwrap(), tokens);
     }
 }
 
@@ -166,10 +166,10 @@ fn counts_and_texts_go_by_it() {
     let answer = server.post("/v1/completions", &asked).json();
     // `<s>` and two words.
     assert_eq!(answer["usage"]["prompt_tokens"], 3);
-    assert_eq!(answer["choices"][0]["prompt_token_ids"][0], tokenizer.encode("<s>")[0]);
+    assert_eq!(answer["choices"][0]["prompt_token_ids"][0], tokenizer.encode("<s>").unwrap()[0]);
     let tokens: Vec<u32> = serde_json::from_value(answer["choices"][0]["token_ids"].clone()).unwrap();
     let text = answer["choices"][0]["text"].as_str().unwrap();
-    assert_eq!((tokens.len(), tokenizer.encode(text)), (5, tokens));
+    assert_eq!((tokens.len(), tokenizer.encode(text).unwrap()), (5, tokens));
     // It says the same to whoever asks for tokens.
     let asked = json!({"prompt": "the sea", "return_token_strs": true});
     let cut = server.post("/tokenize", &asked).json();
@@ -221,7 +221,14 @@ fn what_a_template_refuses_is_a_bad_request() {
     }
     let server = server(ReplySource::Random, TEMPLATE);
     for (field, value) in
-        [("chat_template", json!("x")), ("chat_template_kwargs", json!([1])), ("tools", json!({"a": 1}))]
+        // The last two as vLLM 0.33.0 has it: renderers/hf.py, and what `apply_chat_template` is told already.
+        [
+            ("chat_template", json!("x")),
+            ("chat_template_kwargs", json!([1])),
+            ("tools", json!({"a": 1})),
+            ("chat_template_kwargs", json!({"messages": [{"role": "user", "content": "b"}]})),
+            ("chat_template_kwargs", json!({"tokenize": true})),
+        ]
     {
         let mut asked = json!({"messages": messages});
         asked[field] = value;
@@ -229,6 +236,14 @@ fn what_a_template_refuses_is_a_bad_request() {
         assert_eq!(answer.status, 400, "{}", answer.body);
         assert!(answer.body.contains(field), "{}", answer.body);
     }
+    let hidden = json!({"messages": messages, "chat_template_kwargs": {"chat_template": "x"}});
+    let answer = server.post("/v1/chat/completions", &hidden);
+    assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("chat_template")));
+    let endless = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
+    let answer = self::server(ReplySource::Random, endless);
+    let answer = answer.post("/v1/chat/completions", &json!({"messages": messages}));
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert!(answer.body.contains("takes more than 4000000 steps"), "{}", answer.body);
 }
 
 /// A stop string ends its reply with the token that completes it, also amid a token.
@@ -255,6 +270,158 @@ fn tokenizers_that_cannot_serve_are_refused() {
         let error = open(&tokenizer, config).err().expect(words);
         assert!(error.contains(words) && error.contains("tokenizer.json"), "{error}");
     }
+}
+
+/// The library panics at each of these.
+#[test]
+fn tokenizers_that_the_library_gives_up_are_refused() {
+    let with = |part: &str, value: Value| {
+        let mut tokenizer = byte_level();
+        tokenizer[part] = value;
+        tokenizer
+    };
+    let unknown = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "nope", "type_id": 0}}],
+                         "pair": [], "special_tokens": {}});
+    for tokenizer in [
+        with("post_processor", unknown),
+        with("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"})),
+        with("normalizer", json!({"type": "Replace", "pattern": {"String": ""}, "content": "xx"})),
+    ] {
+        let error = open(&tokenizer, &json!({"eos_token": "<|im_end|>"})).err().expect("it is refused");
+        assert!(error.contains("tokenizer.json: the library that reads it gives up: "), "{error}");
+    }
+}
+
+/// What is wrong is said, not what comes of it.
+#[test]
+fn tokenizers_that_cut_nothing_or_otherwise_each_time_are_refused() {
+    let config = json!({"eos_token": "<|im_end|>"});
+    let mut empty = byte_level();
+    (empty["added_tokens"], empty["post_processor"]) = (json!([]), Value::Null);
+    (empty["model"]["vocab"], empty["model"]["merges"]) = (json!({}), json!([]));
+    let mut drops = byte_level();
+    drops["model"]["dropout"] = json!(0.5);
+    for (tokenizer, words) in [(empty, "its vocabulary is empty"), (drops, "model.dropout is 0.5")] {
+        let error = open(&tokenizer, &config).err().expect(words);
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+/// At some texts the library panics while it serves: an error of the server in its own form, and it goes on.
+#[test]
+fn a_text_that_it_cannot_take_is_an_error() {
+    let mut tokenizer = byte_level();
+    tokenizer["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "(?=Z)"}, "content": "xx"});
+    let tokenizer = open(&tokenizer, &json!({"eos_token": "<|im_end|>"})).expect("it takes the probe");
+    let language = Language { tokenizer, ..Language::default() };
+    let server = Server::start(Options { language, ..Options::default() });
+    for (path, asked) in [
+        ("/v1/completions", json!({"prompt": "ZZ"})),
+        ("/v1/completions/render", json!({"prompt": "ZZ"})),
+        ("/tokenize", json!({"prompt": "ZZ"})),
+    ] {
+        let answer = server.post(path, &asked);
+        let error = &answer.json()["error"];
+        assert_eq!((answer.status, &error["type"]), (500, &json!("InternalServerError")), "{}", answer.body);
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with("the tokenizer cannot take the text: "), "{message}");
+    }
+    assert_eq!(server.post("/v1/completions", &json!({"prompt": "the", "max_tokens": 1})).status, 200);
+}
+
+/// vLLM 0.33.0 (renderers/params.py, `_text_len_check`): more characters than the context has tokens, each as long as the
+/// longest, are refused before they are cut; `/tokenize` asks for no context.
+#[test]
+fn texts_that_no_context_holds_are_refused_before_they_are_cut() {
+    let server = server(ReplySource::Random, TEMPLATE);
+    // The longest token is `<|endoftext|>`.
+    let most = 4096 * 13;
+    let asked = |length: usize| json!({"prompt": "é".repeat(length), "max_tokens": 1});
+    let answer = server.post("/v1/completions", &asked(most + 1));
+    assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("input_text")));
+    assert!(answer.body.contains("has 53249 characters, allowed are 53248"), "{}", answer.body);
+    let answer = server.post("/v1/completions", &asked(most));
+    assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("input_tokens")));
+    let chat = json!({"messages": [{"role": "user", "content": "a".repeat(most)}]});
+    assert_eq!(server.post("/v1/chat/completions", &chat).json()["error"]["param"], "input_text");
+    assert_eq!(server.post("/tokenize", &asked(most + 1)).status, 200);
+    let mut kept = asked(most + 1);
+    kept["truncate_prompt_tokens"] = json!(5);
+    assert_eq!(server.post("/v1/completions", &kept).json()["usage"]["prompt_tokens"], 5);
+}
+
+/// A tokenizer that takes its time for long texts: until it is told to go on.
+struct Slow {
+    quick: windtunnel_live::text::BuiltinTokenizer,
+    begun: Mutex<mpsc::Sender<()>>,
+    go_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Tokenizer for Slow {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        if text.len() > 70_000 {
+            self.begun.lock().unwrap().send(()).unwrap();
+            self.go_on.lock().unwrap().recv().unwrap();
+            return self.quick.encode("late");
+        }
+        self.quick.encode(text)
+    }
+
+    fn longest_token(&self) -> u32 {
+        1000
+    }
+
+    fn decode(&self, tokens: &[u32], skip_special: bool) -> String {
+        self.quick.decode(tokens, skip_special)
+    }
+
+    fn ends(&self, tokens: &[u32], skip_special: bool) -> (String, Vec<u32>) {
+        self.quick.ends(tokens, skip_special)
+    }
+
+    fn frame(&self) -> (&[u32], &[u32]) {
+        self.quick.frame()
+    }
+
+    fn spelling(&self, token: u32) -> String {
+        self.quick.spelling(token)
+    }
+
+    fn eos(&self) -> u32 {
+        self.quick.eos()
+    }
+
+    fn thinking(&self) -> Option<(u32, u32)> {
+        self.quick.thinking()
+    }
+
+    fn vocabulary(&self) -> u32 {
+        self.quick.vocabulary()
+    }
+
+    fn words(&self) -> (&[u32], &[u32]) {
+        self.quick.words()
+    }
+}
+
+/// While a long text is cut, others are served: they would not come back before it does.
+#[test]
+fn nobody_waits_for_a_long_text() {
+    let ((begun, has_begun), (go_on, told)) = (mpsc::channel(), mpsc::channel());
+    let slow = Slow { quick: Default::default(), begun: Mutex::new(begun), go_on: Mutex::new(told) };
+    let language = Language { tokenizer: Arc::new(slow), ..Language::default() };
+    let server = Server::start(Options { language, ..Options::default() });
+    let long = json!({"prompt": "a".repeat(80_000), "max_tokens": 1});
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| server.post("/v1/completions", &long));
+        has_begun.recv().unwrap();
+        assert_eq!(server.get("/health").status, 200);
+        let short = json!({"prompt": "one", "max_tokens": 3, "ignore_eos": true, "stream": true});
+        assert_eq!(server.post("/v1/completions", &short).status, 200);
+        assert!(!late.is_finished());
+        go_on.send(()).unwrap();
+        assert_eq!(late.join().unwrap().status, 200);
+    });
 }
 
 /// A long text of one kind of character costs no more than its length.

@@ -183,3 +183,69 @@ fn what_is_at_work_is_given_up_when_it_goes_to_sleep() {
         assert_eq!(first.join().unwrap()["choices"][0]["finish_reason"], "abort");
     });
 }
+
+/// vLLM 0.33.0 (entrypoints/openai/completion/serving.py): with `echo` the log probabilities begin with the prompt's, of which
+/// the first has none, and texts are counted from its beginning. It looks for no prefix of such a prompt in its cache.
+#[test]
+fn echoed_prompts_have_log_probabilities() {
+    let server = Server::start(Options { source: ReplySource::Echo, ..Options::default() });
+    let body = json!({"prompt": "one two", "echo": true, "logprobs": 2, "max_tokens": 2});
+    let answer = server.post("/v1/completions", &body).json();
+    let choice = &answer["choices"][0];
+    let logprobs = &choice["logprobs"];
+    assert_eq!(choice["text"], "one twoone two");
+    assert_eq!(logprobs["tokens"], json!(["one", " two", "one", " two"]));
+    assert_eq!(logprobs["text_offset"], json!([0, 3, 7, 10]));
+    for list in ["token_logprobs", "top_logprobs"] {
+        assert_eq!(logprobs[list].as_array().unwrap().iter().filter(|entry| entry.is_null()).count(), 1);
+        assert!(logprobs[list][0].is_null());
+    }
+    // `prompt_logprobs` of a request with `echo` is its `logprobs` (completion/protocol.py).
+    assert!(choice["prompt_logprobs"][0].is_null());
+    assert_eq!(choice["prompt_logprobs"][1].as_object().unwrap().len(), 2);
+    let mut streaming = body;
+    streaming["stream"] = true.into();
+    let pieces: Vec<Value> = server.post("/v1/completions", &streaming).events();
+    let (mut tokens, mut offsets) = (Vec::new(), Vec::new());
+    for logprobs in pieces.iter().map(|piece| &piece["choices"][0]["logprobs"]) {
+        tokens.extend(logprobs["tokens"].as_array().into_iter().flatten().cloned());
+        offsets.extend(logprobs["text_offset"].as_array().into_iter().flatten().cloned());
+    }
+    assert_eq!(
+        (json!(tokens), json!(offsets)),
+        (logprobs["tokens"].clone(), logprobs["text_offset"].clone())
+    );
+}
+
+/// vLLM 0.33.0 (logprobs.py): none for the first token, then by number, the prompt's own token and others.
+#[test]
+fn prompts_have_log_probabilities_if_asked_for() {
+    let server = Server::start(Options { source: ReplySource::Echo, ..Options::default() });
+    let one =
+        json!({"prompt": "one two six", "prompt_logprobs": 3, "max_tokens": 1, "return_token_ids": true});
+    let choice = server.post("/v1/completions", &one).json()["choices"][0].clone();
+    let told = choice["prompt_logprobs"].as_array().unwrap();
+    assert_eq!((told.len(), &told[0]), (3, &Value::Null));
+    let own = &told[2][choice["prompt_token_ids"][2].to_string()];
+    assert_eq!((&own["rank"], &own["decoded_token"]), (&json!(1), &json!(" six")));
+    assert_eq!(told[2].as_object().unwrap().len(), 3);
+    let messages = json!([{"role": "user", "content": "one"}]);
+    let chat = json!({"messages": messages, "prompt_logprobs": 0, "max_tokens": 1});
+    let answer = server.post("/v1/chat/completions", &chat).json();
+    assert_eq!(
+        answer["prompt_logprobs"].as_array().map(Vec::len),
+        answer["usage"]["prompt_tokens"].as_u64().map(|n| n as usize)
+    );
+    for (number, stream, words) in
+        [(21, false, "allowed is 0 to 20"), (-1, false, "is -1"), (1, true, "in a stream")]
+    {
+        let body = json!({"prompt": "one", "prompt_logprobs": number, "stream": stream});
+        let answer = server.post("/v1/completions", &body);
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        assert!(
+            answer.body.contains(words) && answer.body.contains("\"param\":\"prompt_logprobs\""),
+            "{}",
+            answer.body
+        );
+    }
+}

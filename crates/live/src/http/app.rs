@@ -3,6 +3,7 @@
 use super::error::{ApiError, Dialect};
 use super::faults::{FaultSettings, Faults};
 use super::relay::Behind;
+use super::texts::TextWork;
 use crate::door::Place;
 use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Transfers;
@@ -67,6 +68,8 @@ pub struct App {
     pub template: ChatTemplate,
     /// What it says.
     pub reply: Reply,
+    /// How many texts are worked on at a time.
+    pub texts: TextWork,
     /// Its metrics, if it serves them.
     pub metrics: Option<Registry>,
     /// Requests have spans.
@@ -127,6 +130,7 @@ impl App {
             tokenizer: language.tokenizer,
             template: language.template,
             reply,
+            texts: TextWork::default(),
             metrics: None,
             traces: false,
             kv_event_sources: Map::new(),

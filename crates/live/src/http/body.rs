@@ -7,6 +7,10 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// Bytes from which on a body is read where it holds up nobody.
+const LONG: usize = 64 << 10;
 
 /// The body of a request, whole.
 ///
@@ -37,7 +41,21 @@ pub async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes, A
 ///
 /// # Errors
 /// As [`read`]; 415 for another type of content, 400 for what is not JSON or not of the right form.
-pub async fn json<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Body) -> Result<T, ApiError> {
+pub async fn json<T>(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<T, ApiError>
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    sized(app, headers, body).await.map(|(value, _)| value)
+}
+
+/// The same, and how many bytes it has.
+///
+/// # Errors
+/// As [`json`].
+pub async fn sized<T>(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<(T, usize), ApiError>
+where
+    T: DeserializeOwned + Send + 'static,
+{
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.map(|kind| kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase());
     if kind.is_some_and(|kind| kind != "application/json") {
@@ -45,7 +63,9 @@ pub async fn json<T: DeserializeOwned>(app: &App, headers: &HeaderMap, body: Bod
         return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     let bytes = read(app, headers, body).await?;
-    parse(&bytes)
+    let size = bytes.len();
+    let value = if size > LONG { app.work_on(size, move |_| parse(&bytes)).await? } else { parse(&bytes)? };
+    Ok((value, size))
 }
 
 /// A JSON object as a value.

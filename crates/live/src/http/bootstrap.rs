@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// Where bootstrap servers listen, unless something else is said (`--disaggregation-bootstrap-port`).
 const DEFAULT_PORT: u16 = 8998;
 
+/// The rooms that there are, of several prompts up to the last one's.
+const ROOMS: &str = "a whole number from 0 to 18446744073709551615";
+
 /// The fields as they came: one value, or a list of one for each prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct RoomFields<'a> {
@@ -94,7 +97,7 @@ pub fn asked(
             // A room that is not in a list is that of the first prompt; the next prompts have the next ones.
             let next = if room.is_array() { 0 } else { at as u64 };
             let number = number.as_u64().and_then(|number| number.checked_add(next));
-            let number = number.ok_or_else(|| wrong("bootstrap_room", &room, "a number from 0 on"))?;
+            let number = number.ok_or_else(|| wrong("bootstrap_room", &room, ROOMS))?;
             let host = match &host {
                 None => Cow::Borrowed("localhost"),
                 Some(host) => match of_prompt("bootstrap_host", host, at, prompts)? {

@@ -115,7 +115,7 @@ pub async fn load_lora(State(app): State<Arc<App>>, headers: HeaderMap, body: Bo
     }
 }
 
-async fn load(app: &App, headers: &HeaderMap, body: Body) -> Result<String, ApiError> {
+async fn load(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<String, ApiError> {
     let asked: Lora = body::json(app, headers, body).await?;
     let path = asked.lora_path.filter(|path| !path.is_empty());
     let (false, Some(path)) = (asked.lora_name.is_empty(), path) else {
@@ -183,7 +183,7 @@ pub async fn change_config(State(app): State<Arc<App>>, headers: HeaderMap, body
     answer(&app, change(&app, &headers, body).await)
 }
 
-async fn change(app: &App, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
+async fn change(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
     let change: Change = body::json(app, headers, body).await?;
     let mut faults = app.faults.settings();
     faults.failure_rate = change.failure_rate.unwrap_or(faults.failure_rate);

@@ -8,6 +8,7 @@ use super::disaggregated;
 use super::error::{ApiError, Dialect};
 use super::openai::ToolCall;
 use super::relay::Unread;
+use super::texts::untaken;
 use crate::kv_events::hash::Adapter;
 use crate::kv_transfer::Remote;
 use crate::observer::{EndReason, RequestInfo, RequestTimes};
@@ -21,6 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::Notify;
 use windtunnel_engine::FinishReason;
+
+/// A token's text, roughly.
+const BYTES_PER_TOKEN: usize = 4;
 
 /// One prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,16 +147,16 @@ impl Generation {
     /// # Errors
     /// What the engine refuses, of any choice.
     pub async fn start(app: &Arc<App>, ask: Ask) -> Result<Generation, ApiError> {
-        let generation = Generation::begin(app, ask)?;
+        let generation = Generation::begin(app, ask).await?;
         generation.wait_for_first().await?;
         Ok(generation)
     }
 
-    /// The same without waiting: [`next`](Self::next) has what is refused later.
+    /// The same without waiting for the engine: [`next`](Self::next) has what is refused later.
     ///
     /// # Errors
     /// As [`start`](Self::start), at once.
-    pub fn begin(app: &Arc<App>, ask: Ask) -> Result<Generation, ApiError> {
+    pub async fn begin(app: &Arc<App>, ask: Ask) -> Result<Generation, ApiError> {
         app.check_open()?;
         app.load.fetch_add(1, Ordering::Relaxed);
         let mut generation = Generation {
@@ -163,12 +167,11 @@ impl Generation {
             beside: None,
             behind: None,
         };
-        for (at, PromptTokens { tokens, echo }) in ask.prompts.iter().enumerate() {
-            let prompt: Arc<[u32]> = tokens.as_slice().into();
-            for choice in 0..ask.choices {
-                let index = at as u32 * ask.choices + choice;
-                generation.add(&ask, &prompt, echo, (index, choice))?;
-            }
+        let ask = Arc::new(ask);
+        let own = ask.clone();
+        let plans = app.work_on(expected(app, &ask), move |app| plans(app, &own)).await?;
+        for (index, plan) in (0..).zip(plans) {
+            generation.add(&ask, index, plan)?;
         }
         Ok(generation)
     }
@@ -210,33 +213,13 @@ impl Generation {
         }
     }
 
-    fn add(
-        &mut self,
-        ask: &Ask,
-        prompt: &Arc<[u32]>,
-        echo: &[u32],
-        (index, choice): (u32, u32),
-    ) -> Result<(), ApiError> {
+    fn add(&mut self, ask: &Ask, index: u32, planned: Planned) -> Result<(), ApiError> {
         let app = &self.app;
-        let length = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-        let mut max_tokens = max_tokens(app.settings.max_model_len, length, ask.max_tokens)?;
-        if let Some(tokens) = &ask.replay {
-            max_tokens = max_tokens.min(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
-        }
-        let limits = Limits { max_tokens, ..ask.limits.clone() };
-        let tokenizer = app.tokenizer.as_ref();
-        let plan = match (&ask.tool_call, &ask.replay) {
-            (Some(call), _) => Plan::whole(&limits, tokenizer, &call.arguments),
-            (None, Some(tokens)) => {
-                Plan::new(&limits, tokenizer, |ordinal| tokens.get(ordinal as usize - 1).copied())
-            }
-            (None, None) => app.reply.plan(tokenizer, &limits, prompt, echo, (ask.seed, choice)),
-        };
-        disaggregated::check_first(&ask.first, &plan.tokens)?;
+        let Planned { prompt, max_tokens, plan } = planned;
         let info = RequestInfo {
             id: app.worker.next_id(),
             name: ask.name.clone(),
-            prompt: prompt.clone(),
+            prompt,
             output: plan.tokens.as_slice().into(),
             max_tokens,
             asked_max_tokens: ask.max_tokens,
@@ -265,7 +248,7 @@ impl Generation {
             Stops {
                 stop_after: if outside { plan.stop_after } else { plan.abort_after.or(plan.stop_after) },
                 abort_after: plan.abort_after.filter(|_| outside),
-                ignore_eos: limits.ignore_eos && (outside || plan.abort_after.is_none()),
+                ignore_eos: ask.limits.ignore_eos && (outside || plan.abort_after.is_none()),
             },
         )
         .with_remote(remote.clone())
@@ -449,6 +432,53 @@ impl Choice {
     pub fn stop_reason(&self) -> Option<&StopReason> {
         self.plan.stop_reason.as_ref().filter(|_| self.finish() == Some("stop"))
     }
+}
+
+/// A choice before it is handed over.
+struct Planned {
+    prompt: Arc<[u32]>,
+    max_tokens: u32,
+    plan: Plan,
+}
+
+/// All choices of a request, in their order.
+fn plans(app: &App, ask: &Ask) -> Result<Vec<Planned>, ApiError> {
+    let mut plans = Vec::new();
+    for PromptTokens { tokens, echo } in &ask.prompts {
+        let prompt: Arc<[u32]> = tokens.as_slice().into();
+        let length = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        let mut max_tokens = max_tokens(app.settings.max_model_len, length, ask.max_tokens)?;
+        if let Some(tokens) = &ask.replay {
+            max_tokens = max_tokens.min(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
+        }
+        let limits = Limits { max_tokens, ..ask.limits.clone() };
+        let tokenizer = app.tokenizer.as_ref();
+        for choice in 0..ask.choices {
+            let plan = match (&ask.tool_call, &ask.replay) {
+                (Some(call), _) => Plan::whole(&limits, tokenizer, &call.arguments).map_err(untaken)?,
+                (None, Some(tokens)) => {
+                    Plan::new(&limits, tokenizer, |ordinal| tokens.get(ordinal as usize - 1).copied())
+                }
+                (None, None) => {
+                    let own = (ask.seed, choice);
+                    app.reply.plan(tokenizer, &limits, &prompt, echo, own).map_err(untaken)?
+                }
+            };
+            disaggregated::check_first(&ask.first, &plan.tokens)?;
+            plans.push(Planned { prompt: prompt.clone(), max_tokens, plan });
+        }
+    }
+    Ok(plans)
+}
+
+/// Bytes of prompts and replies, roughly.
+fn expected(app: &App, ask: &Ask) -> usize {
+    let room = ask.max_tokens.unwrap_or(u32::MAX).min(app.settings.max_model_len);
+    let tokens = |prompt: &PromptTokens| {
+        let reply = app.reply.expected(&ask.limits, prompt.echo.len()).min(room) as usize;
+        prompt.tokens.len() + reply * ask.choices as usize
+    };
+    BYTES_PER_TOKEN * ask.prompts.iter().map(tokens).sum::<usize>()
 }
 
 /// The engine could not go on with a request.

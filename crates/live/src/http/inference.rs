@@ -49,7 +49,7 @@ pub async fn generate(State(app): State<Arc<App>>, headers: HeaderMap, body: Bod
 }
 
 async fn serve(app: Arc<App>, headers: &HeaderMap, body: Body) -> Result<Response<Body>, ApiError> {
-    let asked: Generate = body::json(&app, headers, body).await?;
+    let (asked, size): (Generate, usize) = body::sized(&app, headers, body).await?;
     if asked.features.is_some_and(|features| !features.is_null()) {
         let error =
             ApiError::new(StatusCode::NOT_IMPLEMENTED, "content that is not text cannot be simulated");
@@ -65,14 +65,16 @@ async fn serve(app: Arc<App>, headers: &HeaderMap, body: Body) -> Result<Respons
     request.kv_transfer_params = asked.kv_transfer_params;
     let prompt_ids = asked.return_token_ids == Some(true);
     let model = app.model(request.model.as_deref())?;
-    let mut ask = ask(&app, &request, headers, Endpoint::Completions, &name)?;
+    let streams = request.stream == Some(true);
+    let (own, id) = (headers.clone(), name.clone());
+    let mut ask = app.work_on(size, move |app| ask(app, &request, &own, Endpoint::Completions, &id)).await?;
     if let Some(traced) = &mut ask.traced {
         // Its one prompt has the name of the request.
         traced.prompt = None;
     }
     let (mut generation, fault) = start(&app, headers, ask).await?;
     let shape = Shape { name, model, prompt_ids };
-    if request.stream == Some(true) {
+    if streams {
         let chunk = move |generation: &Generation, news: &News, first: bool| {
             let choice = &generation.choices()[news.choice];
             let mut chunk = shape.frame(vec![json!({

@@ -1,7 +1,7 @@
 //! The engines' HTTP servers: what is asked in their words, answered in their words.
 //!
 //! `app` is what handlers share, `serving` the way into the engine, `generation` a request at work whatever its
-//! wire format, `sse` an answer in pieces; `openai`, `inference`, `sglang`, `tokens`, `control` and `info` are the
+//! wire format, `sse` an answer in pieces, `texts` work on texts beside all that; `openai`, `inference`, `sglang`, `tokens`, `control` and `info` are the
 //! endpoints, `kv_transfer`, `bootstrap` and `disaggregated` what requests and answers say of KV elsewhere, `relay` one address for prefill and decode workers, `faults` what goes wrong on purpose, `server` the sockets.
 
 mod app;
@@ -23,6 +23,7 @@ pub mod server;
 mod serving;
 mod sglang;
 mod sse;
+mod texts;
 mod tokens;
 
 pub use app::{App, ServerSettings};

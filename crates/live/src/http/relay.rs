@@ -48,7 +48,8 @@ impl Behind {
         prompt.remotes = vec![Remote::Hold; choices];
         // Before the prompt is computed for nothing.
         Generation::check(app, &ask)?;
-        let remotes = Computing(Some(Generation::begin(&self.prefill, prompt)?)).finish().await?;
+        let computing = Computing(Some(Generation::begin(&self.prefill, prompt).await?));
+        let remotes = computing.finish().await?;
         let unread = Unread::new(&self.prefill, &remotes);
         Ok(Generation::start(app, Ask { remotes, ..ask }).await?.behind(unread))
     }

@@ -99,10 +99,11 @@ pub async fn generate(State(app): State<Arc<App>>, headers: HeaderMap, body: Bod
 }
 
 async fn serve(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Response<Body>, ApiError> {
-    let asked: Generate = body::json(app, headers, body).await?;
+    let (asked, size): (Generate, usize) = body::sized(app, headers, body).await?;
     let many =
         matches!(asked.text, Some(OneOrMany::Many(_))) || matches!(asked.input_ids, Some(InputIds::Many(_)));
-    let ask = ask(app, headers, &asked)?;
+    let own = headers.clone();
+    let ask = app.work_on(size, move |app| ask(app, &own, &asked)).await?;
     let listed = many || ask.choices > 1;
     let streaming = ask.streaming;
     let (mut generation, fault) = start(app, headers, ask).await?;
@@ -159,12 +160,16 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
     if !(1..=MOST_CHOICES).contains(&choices) {
         return Err(ApiError::field("n", format!("n is {choices}, allowed is 1 to {MOST_CHOICES}")));
     }
-    let number = |field: &str, value: Option<i64>, default: u32| match value {
+    let number = |field: &str, value: Option<i64>, (least, default): (u32, u32)| match value {
         None => Ok(default),
-        Some(value) => u32::try_from(value)
-            .map_err(|_| ApiError::field(field, format!("{field} is {value}, allowed is 0 or more"))),
+        Some(value) => {
+            let number = u32::try_from(value).ok().filter(|number| *number >= least);
+            let wrong = || ApiError::field(field, format!("{field} is {value}, allowed is {least} or more"));
+            number.ok_or_else(wrong)
+        }
     };
-    let max_tokens = number("max_new_tokens", params.max_new_tokens, DEFAULT_NEW_TOKENS)?;
+    // SGLang takes a 0, of which nothing comes.
+    let max_tokens = number("max_new_tokens", params.max_new_tokens, (1, DEFAULT_NEW_TOKENS))?;
     let lora =
         match asked.lora_path.as_deref().filter(|name| !name.is_empty()) {
             None => None,
@@ -194,7 +199,7 @@ fn ask(app: &App, headers: &HeaderMap, asked: &Generate) -> Result<Ask, ApiError
         max_tokens: Some(max_tokens),
         limits: Limits {
             max_tokens: 0,
-            min_tokens: number("min_new_tokens", params.min_new_tokens, 0)?,
+            min_tokens: number("min_new_tokens", params.min_new_tokens, (0, 0))?,
             ignore_eos: params.ignore_eos == Some(true),
             stop: match params.stop {
                 None => Vec::new(),

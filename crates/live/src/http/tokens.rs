@@ -69,15 +69,20 @@ pub fn answer(app: &App, outcome: Result<Value, ApiError>) -> Response<Body> {
     }
 }
 
-async fn tokenized(app: &App, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
-    let asked: Tokenize = body::json(app, headers, body).await?;
+async fn tokenized(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
+    let (asked, size) = body::sized(app, headers, body).await?;
+    app.work_on(size, move |app| tokens_of(app, &asked)).await
+}
+
+/// Of any length: no context has to hold them.
+fn tokens_of(app: &App, asked: &Tokenize) -> Result<Value, ApiError> {
     app.model(asked.request.model.as_deref())?;
     let framed = asked.request.add_special_tokens != Some(false);
     let tokens = match &asked.request.prompt {
-        Some(Prompt::Text(text)) => frame(app, &app.tokenizer.encode(text), framed),
+        Some(Prompt::Text(text)) => frame(app, &app.tokens_of(text)?, framed),
         Some(Prompt::Texts(texts)) if app.settings.dialect == Dialect::Sglang => {
-            let all: Vec<Vec<u32>> =
-                texts.iter().map(|text| frame(app, &app.tokenizer.encode(text), framed)).collect();
+            let framed = |text: &String| Ok(frame(app, &app.tokens_of(text)?, framed));
+            let all: Vec<Vec<u32>> = texts.iter().map(framed).collect::<Result<_, ApiError>>()?;
             let counts: Vec<usize> = all.iter().map(Vec::len).collect();
             return Ok(json!({"tokens": all, "count": counts, "max_model_len": app.settings.max_model_len}));
         }
@@ -91,8 +96,12 @@ async fn tokenized(app: &App, headers: &HeaderMap, body: Body) -> Result<Value, 
     }))
 }
 
-async fn detokenized(app: &App, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
-    let asked: Detokenize = body::json(app, headers, body).await?;
+async fn detokenized(app: &Arc<App>, headers: &HeaderMap, body: Body) -> Result<Value, ApiError> {
+    let (asked, size) = body::sized(app, headers, body).await?;
+    app.work_on(size, move |app| text_of(app, &asked)).await
+}
+
+fn text_of(app: &App, asked: &Detokenize) -> Result<Value, ApiError> {
     app.model(asked.model.as_deref())?;
     let sglang = app.settings.dialect == Dialect::Sglang;
     // vLLM shows special tokens, SGLang does not unless it is told to.
@@ -114,8 +123,17 @@ async fn detokenized(app: &App, headers: &HeaderMap, body: Body) -> Result<Value
 }
 
 /// The prompts of a request as `/inference/v1/generate` takes them.
-async fn rendered(app: &App, headers: &HeaderMap, body: Body, endpoint: Endpoint) -> Result<Value, ApiError> {
-    let request: OpenAiRequest = body::json(app, headers, body).await?;
+async fn rendered(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    body: Body,
+    endpoint: Endpoint,
+) -> Result<Value, ApiError> {
+    let (request, size) = body::sized(app, headers, body).await?;
+    app.work_on(size, move |app| prompts_of(app, &request, endpoint)).await
+}
+
+fn prompts_of(app: &App, request: &OpenAiRequest, endpoint: Endpoint) -> Result<Value, ApiError> {
     let model = app.model(request.model.as_deref())?;
     let name = request.request_id.clone().unwrap_or_else(|| app.name());
     let own = [
@@ -134,7 +152,7 @@ async fn rendered(app: &App, headers: &HeaderMap, body: Body, endpoint: Endpoint
         .filter(|(_, value)| !value.is_null())
         .map(|(key, value)| (key.into(), value))
         .collect();
-    let all: Vec<Value> = prompts(app, &request, endpoint)?
+    let all: Vec<Value> = prompts(app, request, endpoint)?
         .into_iter()
         .map(|prompt| {
             json!({

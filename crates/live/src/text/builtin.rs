@@ -124,7 +124,7 @@ fn push(token: u32, skip_special: bool, into: &mut Vec<u8>) {
 }
 
 impl Tokenizer for BuiltinTokenizer {
-    fn encode(&self, text: &str) -> Vec<u32> {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         let mut rest = text.as_bytes();
         let mut tokens = Vec::with_capacity(rest.len() / 3);
         while !rest.is_empty() {
@@ -132,7 +132,16 @@ impl Tokenizer for BuiltinTokenizer {
             tokens.push(token);
             rest = &rest[taken..];
         }
-        tokens
+        Ok(tokens)
+    }
+
+    /// That of a special token.
+    fn longest_token(&self) -> u32 {
+        SPECIALS.iter().map(|text| text.len() as u32).max().unwrap_or(0)
+    }
+
+    fn is_quick(&self) -> bool {
+        true
     }
 
     fn decode(&self, tokens: &[u32], skip_special: bool) -> String {
@@ -219,7 +228,7 @@ mod tests {
             "< |im_start|> <|im_star",
             "a ab abc abcd abcde 1 12 123 1234",
         ] {
-            let tokens = tokenizer.encode(text);
+            let tokens = tokenizer.encode(text).unwrap();
             assert_eq!(tokenizer.decode(&tokens, false), text);
             assert!(tokens.iter().all(|&token| token < VOCABULARY));
             let (all, ends) = tokenizer.ends(&tokens, false);
@@ -236,7 +245,7 @@ mod tests {
         let tokens: Vec<u32> = first[..1].iter().chain(others).copied().collect();
         let text = tokenizer.decode(&tokens, true);
         assert!(text.starts_with("the the and for"), "{text}");
-        assert_eq!(tokenizer.encode(&text), tokens);
+        assert_eq!(tokenizer.encode(&text).unwrap(), tokens);
     }
 
     #[test]
@@ -244,7 +253,7 @@ mod tests {
         let tokenizer = BuiltinTokenizer::default();
         for token in 256..VOCABULARY {
             let text = tokenizer.decode(&[token], false);
-            assert_eq!(tokenizer.encode(&text), [token], "{text:?}");
+            assert_eq!(tokenizer.encode(&text).unwrap(), [token], "{text:?}");
         }
         assert_eq!(tokenizer.decode(&[VOCABULARY, u32::MAX], false), "");
     }

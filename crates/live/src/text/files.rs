@@ -34,7 +34,7 @@ impl TokenizerFiles {
             true => (path.to_owned(), path.join("tokenizer.json")),
             false => (path.parent().map(Path::to_owned).unwrap_or_default(), path.to_owned()),
         };
-        if !tokenizer.is_file() {
+        if !is_there(&tokenizer)? {
             return Err(format!("{}: there is no such file", tokenizer.display()));
         }
         let mut files = TokenizerFiles { tokenizer, ..TokenizerFiles::default() };
@@ -96,8 +96,21 @@ fn numbers(value: &Value) -> Vec<u32> {
     }
 }
 
+/// There is a file. Pipes and devices are none: reading them may wait for ever, and each time they say something else.
+fn is_there(path: &Path) -> Result<bool, String> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(true),
+        Ok(_) => Err(format!("{}: is not a regular file", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(format!("{}: cannot be read: {error}", path.display())),
+    }
+}
+
 /// A file that need not be there.
 fn text(path: &Path) -> Result<Option<String>, String> {
+    if !is_there(path)? {
+        return Ok(None);
+    }
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -155,6 +168,8 @@ mod tests {
     fn what_is_not_there_or_not_right_is_named() {
         let none = folder(&[]);
         assert!(TokenizerFiles::read(none.path()).unwrap_err().ends_with("there is no such file"));
+        let device = TokenizerFiles::read(Path::new("/dev/null")).unwrap_err();
+        assert_eq!(device, "/dev/null: is not a regular file");
         for (config, words) in
             [("{", "tokenizer_config.json: EOF"), (r#"{"chat_template": 1}"#, "chat_template is neither")]
         {

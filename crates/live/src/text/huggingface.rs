@@ -5,6 +5,7 @@
 
 use super::Tokenizer;
 use super::files::TokenizerFiles;
+use super::guard::caught;
 use super::words::{self, Words};
 
 /// Tokens that may have to wait for what completes their character: one for each byte of the longest.
@@ -22,6 +23,8 @@ pub struct HuggingFaceTokenizer {
     tokenizer: tokenizers::Tokenizer,
     eos: u32,
     vocabulary: u32,
+    /// Characters of the longest token.
+    longest: u32,
     /// Tokens before and behind a prompt.
     frame: (Vec<u32>, Vec<u32>),
     words: Words,
@@ -34,21 +37,51 @@ impl HuggingFaceTokenizer {
     /// What is wrong with its file, or what it lacks.
     pub fn open(files: &TokenizerFiles) -> Result<HuggingFaceTokenizer, String> {
         let wrong = |message: String| format!("{}: {message}", files.tokenizer.display());
-        let bytes =
-            std::fs::read(&files.tokenizer).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        caught(|| HuggingFaceTokenizer::read(files)).map_err(|panic| wrong(gave_up(&panic)))?.map_err(wrong)
+    }
+
+    fn read(files: &TokenizerFiles) -> Result<HuggingFaceTokenizer, String> {
+        let bytes = std::fs::read(&files.tokenizer).map_err(|error| format!("cannot be read: {error}"))?;
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(&bytes)
-            .map_err(|error| wrong(format!("is not a tokenizer: {error}")))?;
+            .map_err(|error| format!("is not a tokenizer: {error}"))?;
         // Engines ask for whole texts and for nothing around them.
         tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(|error| wrong(error.to_string()))?;
-        let frame = frame(&tokenizer).map_err(wrong)?;
-        let vocabulary = tokenizer.get_vocab(true).into_values().max().map_or(0, |last| last + 1);
-        let eos = eos(&tokenizer, files, vocabulary).map_err(wrong)?;
-        let mut own = HuggingFaceTokenizer { tokenizer, eos, vocabulary, frame, words: Words::default() };
+        tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
+        let spellings = tokenizer.get_vocab(true);
+        // As vLLM has it (tokenizers/hf.py, 0.33.0): of the token as its vocabulary spells it.
+        let longest = spellings.keys().map(|text| text.chars().count()).max().unwrap_or(0);
+        let longest = u32::try_from(longest).unwrap_or(u32::MAX);
+        let vocabulary = spellings.values().max().map_or(0, |last| last.saturating_add(1));
+        if vocabulary == 0 {
+            return Err("its vocabulary is empty".into());
+        }
+        refuse_dropout(&tokenizer)?;
+        let frame = frame(&tokenizer)?;
+        let eos = eos(&tokenizer, files, vocabulary)?;
+        let words = Words::default();
+        let mut own = HuggingFaceTokenizer { tokenizer, eos, vocabulary, longest, frame, words };
         let known = own.tokenizer.get_vocab(true).into_values().collect();
-        own.words = words::choose(&own, known).map_err(wrong)?;
+        own.words = words::choose(&own, known)?;
         Ok(own)
     }
+}
+
+/// A tokenizer cuts a text in one way only. Engines train nothing, and no two of their prompts would be alike.
+fn refuse_dropout(tokenizer: &tokenizers::Tokenizer) -> Result<(), String> {
+    match tokenizer.get_model() {
+        tokenizers::ModelWrapper::BPE(model) if model.dropout.is_some_and(|share| share > 0.0) => {
+            Err(format!(
+                "model.dropout is {}: the same text would give other tokens each time; allowed is null",
+                model.dropout.unwrap_or(0.0)
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The library panicked.
+fn gave_up(panic: &str) -> String {
+    format!("the library that reads it gives up: {panic}")
 }
 
 /// What stands around a prompt: what is there beside the tokens of a text itself. The text tells whether it takes any.
@@ -83,10 +116,16 @@ fn eos(tokenizer: &tokenizers::Tokenizer, files: &TokenizerFiles, vocabulary: u3
 }
 
 impl Tokenizer for HuggingFaceTokenizer {
-    /// A text that it cannot take, of which the probe knew nothing, gives no tokens, and no tokens are no prompt.
-    fn encode(&self, text: &str) -> Vec<u32> {
-        let encoding = self.tokenizer.encode_fast(text, false);
-        encoding.map_or_else(|_| Vec::new(), |encoding| encoding.get_ids().to_vec())
+    fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        match caught(|| self.tokenizer.encode_fast(text, false)) {
+            Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
+            Ok(Err(error)) => Err(format!("the tokenizer cannot take the text: {error}")),
+            Err(panic) => Err(format!("the tokenizer cannot take the text: {panic}")),
+        }
+    }
+
+    fn longest_token(&self) -> u32 {
+        self.longest
     }
 
     fn frame(&self) -> (&[u32], &[u32]) {
@@ -94,7 +133,8 @@ impl Tokenizer for HuggingFaceTokenizer {
     }
 
     fn decode(&self, tokens: &[u32], skip_special: bool) -> String {
-        self.tokenizer.decode(tokens, skip_special).unwrap_or_default()
+        let text = caught(|| self.tokenizer.decode(tokens, skip_special));
+        text.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// As vLLM's incremental detokenizer does it: the text of a window of tokens with the next one, less the text

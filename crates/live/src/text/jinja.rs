@@ -2,15 +2,15 @@
 //! (utils/chat_template_utils.py, version 5) and what vLLM 0.33 does to messages before
 //! (entrypoints/chat_utils.py): arguments of calls become objects, and content is a text or its parts.
 
+use super::charge::FUEL;
+use super::guard::on_large_stack;
 use super::strftime::DateTime;
 use super::template::{Chat, Ordered};
+use super::{methods, pyjson};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind};
-use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Stands behind the last message while it is rendered, if the reply goes on with it. A space is its last character, so
@@ -18,6 +18,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const OPEN_END: &str = "\u{e000}THE LAST MESSAGE GOES ON\u{e000} ";
 /// What clients call the thoughts of a message. Templates read the first or the second.
 const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// Longest template, in bytes. Those of models have some ten thousand. Bounds how deep its expressions can go.
+const MOST_BYTES: usize = 256 << 10;
 
 /// How a template reads what a message says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +63,19 @@ impl JinjaTemplate {
             let names: Vec<&str> = templates.keys().map(String::as_str).collect();
             return Err(format!("none of the chat templates ({}) is called default", names.join(", ")));
         }
+        let long = templates.values().find(|source| source.len() > MOST_BYTES);
+        if let Some(source) = long {
+            return Err(format!("the chat template has {} bytes, allowed are {MOST_BYTES}", source.len()));
+        }
+        let compiled = on_large_stack(|| JinjaTemplate::compile(templates, special, format));
+        compiled.unwrap_or_else(|panic| Err(format!("chat template: {panic}")))
+    }
+
+    fn compile(
+        templates: &BTreeMap<String, String>,
+        special: &BTreeMap<String, String>,
+        format: ContentFormat,
+    ) -> Result<JinjaTemplate, String> {
         let mut environment = environment()?;
         let mut names = BTreeMap::new();
         for (name, source) in templates {
@@ -80,26 +96,30 @@ impl JinjaTemplate {
     /// # Errors
     /// What the template has against these messages, or what goes wrong in it.
     pub fn render(&self, chat: &Chat<'_>) -> Result<String, String> {
+        // What a template nests, its values can nest as deep.
+        let prompt = on_large_stack(|| self.rendered(chat)).unwrap_or_else(Err)?;
+        if chat.go_on { before_the_open_end(prompt) } else { Ok(prompt) }
+    }
+
+    fn rendered(&self, chat: &Chat<'_>) -> Result<String, String> {
+        let mut context: BTreeMap<String, Ordered> =
+            self.special.iter().map(|(part, text)| (part.clone(), text.as_str().into())).collect();
+        context.extend(["tools", "documents"].map(|name| (name.to_owned(), ().into())));
+        context.extend(chat.kwargs.into_iter().flat_map(pairs));
+        // What a request says in fields of their own counts more (vLLM 0.33, renderers/params.py, `merge_kwargs`).
+        let fields = [("tools", chat.tools), ("documents", chat.documents)];
+        let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
+        context.extend(fields);
+        context.insert("add_generation_prompt".into(), chat.generate.into());
         // As `get_chat_template` has it: one for tools if there is such a one, or else the default one.
-        let wanted =
-            if chat.tools.is_some() && self.names.contains_key("tool_use") { "tool_use" } else { "default" };
+        let tools = context.get("tools").is_some_and(|tools| !tools.is_none());
+        let wanted = if tools && self.names.contains_key("tool_use") { "tool_use" } else { "default" };
         let only = self.names.keys().next().map_or("default", String::as_str);
         let name = if self.names.contains_key(wanted) { wanted } else { only };
         let parts = self.names.get(name).copied().unwrap_or(false);
-        let mut context: BTreeMap<&str, Ordered> =
-            self.special.iter().map(|(part, text)| (part.as_str(), Ordered::from(text.as_str()))).collect();
-        context.insert("messages", messages(chat, parts).into());
-        context.insert("tools", chat.tools.cloned().unwrap_or(().into()));
-        context.insert("documents", chat.documents.cloned().unwrap_or(().into()));
-        context.insert("add_generation_prompt", chat.generate.into());
-        let more: Vec<(String, Ordered)> = match chat.kwargs {
-            Some(kwargs) => pairs(kwargs).collect(),
-            None => Vec::new(),
-        };
-        context.extend(more.iter().map(|(key, value)| (key.as_str(), value.clone())));
+        context.insert("messages".into(), messages(chat, parts).into());
         let template = self.environment.get_template(name).map_err(|error| words(&error))?;
-        let prompt = template.render(Ordered::from_pairs(context)).map_err(|error| words(&error))?;
-        if chat.go_on { before_the_open_end(prompt) } else { Ok(prompt) }
+        template.render(Ordered::from_pairs(context)).map_err(|error| words(&error))
     }
 }
 
@@ -110,8 +130,9 @@ fn environment() -> Result<Environment<'static>, String> {
     environment.set_syntax(syntax.map_err(|error| error.to_string())?);
     // Prompts are no HTML.
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_filter("tojson", tojson);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(methods::call);
+    environment.add_filter("tojson", pyjson::tojson);
     environment.add_function("raise_exception", |message: String| -> Result<Ordered, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
     });
@@ -129,6 +150,11 @@ fn words(error: &Error) -> String {
     while let Some(one) = cause {
         if let Some(Raised(message)) = one.downcast_ref() {
             return message.clone();
+        }
+        if one.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
+            return format!(
+                "the chat template takes more than {FUEL} steps, of which 64 bytes of text that it makes are one"
+            );
         }
         cause = one.source();
     }
@@ -151,6 +177,7 @@ fn messages(chat: &Chat<'_>, parts: bool) -> Vec<Ordered> {
                 };
                 (key, value)
             })
+            .filter(|(key, value)| key != "tool_calls" || value.is_true())
             .collect();
         let thoughts = THOUGHTS.iter().find_map(|name| fields.iter().find(|(key, _)| key == name)).cloned();
         if let Some((_, thoughts)) = thoughts {
@@ -190,23 +217,34 @@ fn in_parts(content: &Ordered, end: &str) -> Ordered {
     parts.into()
 }
 
-/// Calls whose arguments are objects; clients send them as a text.
+/// Calls whose arguments are objects; clients send them as a text. What is no object in it, or no JSON, or missing, is an
+/// empty object, so that a chat goes on that has it in its past (vLLM 0.33, renderers/chat_utils/chat_message.py).
 fn calls(calls: &Ordered) -> Ordered {
     let Ok(all) = calls.try_iter() else { return calls.clone() };
-    let replaced = |object: Ordered, name: &str, with: &dyn Fn(Ordered) -> Ordered| {
-        let fields =
-            pairs(&object).map(|(key, value)| if key == name { (key, with(value)) } else { (key, value) });
+    let arguments = |value: Option<Ordered>| {
+        let value = value.filter(Ordered::is_true);
+        let parsed = match value.as_ref().map(|value| value.as_str()) {
+            Some(Some(text)) => serde_json::from_str(text).ok(),
+            _ => value,
+        };
+        let empty = || Ordered::from_pairs(std::iter::empty::<(String, Ordered)>());
+        parsed.filter(|value: &Ordered| value.kind() == ValueKind::Map).unwrap_or_else(empty)
+    };
+    let function = |function: &Ordered| {
+        let mut fields: Vec<(String, Ordered)> = pairs(function).collect();
+        match fields.iter_mut().find(|(key, _)| key == "arguments") {
+            Some((_, value)) => *value = arguments(Some(value.clone())),
+            None => fields.push(("arguments".into(), arguments(None))),
+        }
         Ordered::from_pairs(fields)
     };
-    let arguments = |value: Ordered| match value.as_str() {
-        Some(text) => serde_json::from_str(text).unwrap_or(value),
-        None => value,
+    let call = |call: Ordered| {
+        Ordered::from_pairs(pairs(&call).map(|(key, value)| match value.kind() {
+            ValueKind::Map if key == "function" => (key, function(&value)),
+            _ => (key, value),
+        }))
     };
-    let function = |value: Ordered| match value.kind() {
-        ValueKind::Map => replaced(value, "arguments", &arguments),
-        _ => value,
-    };
-    all.map(|call| replaced(call, "function", &function)).collect::<Vec<_>>().into()
+    all.map(call).collect::<Vec<_>>().into()
 }
 
 /// The prompt up to the mark behind what its last message says.
@@ -259,221 +297,5 @@ fn without_generation_tags(source: &str) -> String {
     text
 }
 
-/// As Python's `json.dumps(value, ensure_ascii=False)` writes it.
-fn tojson(value: &Ordered, options: Kwargs) -> Result<String, Error> {
-    let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    let indent = options.get::<Option<Ordered>>("indent")?.filter(|indent| !indent.is_none());
-    let separators = options.get::<Option<Vec<String>>>("separators")?;
-    options.assert_all_used()?;
-    let wrong = |message: String| Error::new(ErrorKind::InvalidOperation, format!("tojson: {message}"));
-    let value = if sorted { in_key_order(value) } else { value.clone() };
-    let mut bytes = Vec::new();
-    let written = match indent {
-        Some(indent) => {
-            let indent =
-                indent.as_usize().ok_or_else(|| wrong(format!("indent is {indent}, not a number")))?;
-            let indent = " ".repeat(indent.min(64));
-            let formatter = PrettyFormatter::with_indent(indent.as_bytes());
-            value.serialize(&mut Serializer::with_formatter(&mut bytes, formatter))
-        }
-        None => {
-            let [between, behind_key] = match separators.as_deref() {
-                None => [", ", ": "].map(str::to_owned),
-                Some([between, behind_key]) => [between.clone(), behind_key.clone()],
-                Some(_) => return Err(wrong("separators are not two texts".into())),
-            };
-            let formatter = Spaced { between, behind_key };
-            value.serialize(&mut Serializer::with_formatter(&mut bytes, formatter))
-        }
-    };
-    written.map_err(|error| wrong(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
-    Ok(if ascii { escaped(&text) } else { text })
-}
-
-/// The same with all keys in order.
-fn in_key_order(value: &Ordered) -> Ordered {
-    match value.kind() {
-        ValueKind::Map => {
-            let sorted: BTreeMap<String, Ordered> =
-                pairs(value).map(|(key, value)| (key, in_key_order(&value))).collect();
-            Ordered::from_pairs(sorted)
-        }
-        ValueKind::Seq => {
-            value.try_iter().into_iter().flatten().map(|item| in_key_order(&item)).collect::<Vec<_>>().into()
-        }
-        _ => value.clone(),
-    }
-}
-
-/// Characters beyond ASCII as `\uXXXX`. They stand in strings only.
-fn escaped(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for character in json.chars() {
-        if character.is_ascii() {
-            text.push(character);
-        } else {
-            character
-                .encode_utf16(&mut [0; 2])
-                .iter()
-                .for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
-        }
-    }
-    text
-}
-
-/// Python's separators.
-struct Spaced {
-    between: String,
-    behind_key: String,
-}
-
-impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(self.between.as_bytes()) }
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(self.between.as_bytes()) }
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(self.behind_key.as_bytes())
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::Message;
-    use super::*;
-
-    fn template(source: &str) -> Result<JinjaTemplate, String> {
-        let special = BTreeMap::from([("bos_token".to_owned(), "<s>".to_owned())]);
-        JinjaTemplate::new(
-            &BTreeMap::from([("default".into(), source.to_owned())]),
-            &special,
-            ContentFormat::Auto,
-        )
-    }
-
-    /// What a template makes of messages in JSON, and of the fields of a chat beside them.
-    fn with(source: &str, messages: &str, beside: Chat<'_>) -> Result<String, String> {
-        let whole: Vec<Ordered> = serde_json::from_str(messages).unwrap();
-        let joined: Vec<Message> = whole
-            .iter()
-            .map(|message| {
-                let field = |name| message.get_attr(name).unwrap().as_str().unwrap_or("").to_owned();
-                Message { role: field("role"), content: field("content") }
-            })
-            .collect();
-        let whole: Vec<&Ordered> = whole.iter().collect();
-        let chat = Chat { messages: &joined, whole: &whole, generate: !beside.go_on, ..beside };
-        template(source)?.render(&chat)
-    }
-
-    const HI: &str = r#"[{"role": "user", "content": "hi"}]"#;
-    const CHATML: &str = "{% for m in messages %}
-    {{- '<|im_start|>' + m['role'] + '\\n' + m.content | trim + '<|im_end|>' + '\\n' }}
-{% endfor %}
-{% if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{% endif %}
-";
-
-    /// Blocks take the line break behind them and the space before them along, expressions do not: what Jinja2 3.1.6
-    /// makes of it with the settings of `transformers`.
-    #[test]
-    fn blocks_leave_no_lines() {
-        let text = with(CHATML, HI, Chat::default()).unwrap();
-        assert_eq!(text, "<|im_start|>user\nhi<|im_end|>\n\n<|im_start|>assistant\n\n");
-    }
-
-    #[test]
-    fn special_tokens_and_what_is_passed_along_are_there() {
-        let kwargs: Ordered = serde_json::from_str(r#"{"enable_thinking": false}"#).unwrap();
-        let source = "{{ bos_token }}{{ enable_thinking }}{{ tools is none }}{{ eos_token is defined }}";
-        let text = with(source, HI, Chat { kwargs: Some(&kwargs), ..Chat::default() }).unwrap();
-        assert_eq!(text, "<s>FalseTrueFalse");
-    }
-
-    /// Python: `json.dumps({"b": 1, "a": [1.0, True, None, "é<"]}, ensure_ascii=False)` and so on.
-    #[test]
-    fn json_is_as_python_writes_it() {
-        let tools: Ordered =
-            serde_json::from_str(r#"{"b": 1, "a": [1.0, true, null, "é<"], "c": {}}"#).unwrap();
-        let text = |source: &str| with(source, HI, Chat { tools: Some(&tools), ..Chat::default() }).unwrap();
-        assert_eq!(text("{{ tools | tojson }}"), r#"{"b": 1, "a": [1.0, true, null, "é<"], "c": {}}"#);
-        assert_eq!(
-            text("{{ tools | tojson(sort_keys=true, ensure_ascii=true) }}"),
-            r#"{"a": [1.0, true, null, "\u00e9<"], "b": 1, "c": {}}"#
-        );
-        assert_eq!(text("{{ tools.a | tojson(separators=(',', ':')) }}"), "[1.0,true,null,\"é<\"]");
-        assert_eq!(
-            text("{{ tools | tojson(indent=2) }}"),
-            "{\n  \"b\": 1,\n  \"a\": [\n    1.0,\n    true,\n    null,\n    \"é<\"\n  ],\n  \"c\": {}\n}"
-        );
-    }
-
-    #[test]
-    fn what_a_template_refuses_it_says_itself() {
-        let source = "{% if messages|length < 2 %}{{ raise_exception('Say more!') }}{% endif %}";
-        assert_eq!(with(source, HI, Chat::default()), Err("Say more!".into()));
-        assert!(with("{{ messages[0].a.b }}", HI, Chat::default()).unwrap_err().contains("default:1"));
-        assert!(template("{% for %}").unwrap_err().starts_with("chat template: "));
-    }
-
-    #[test]
-    fn arguments_of_calls_are_objects() {
-        let calls = r#"[{"role": "assistant", "content": null, "tool_calls":
-            [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]}]"#;
-        let source = "{% set c = messages[0].tool_calls[0].function %}{{ c.name }} {{ c.arguments.a }} \
-                      {% for k, v in c.arguments.items() %}{{ k }}={{ v }};{% endfor %}{{ messages[0].content is defined }}";
-        assert_eq!(with(source, calls, Chat::default()).unwrap(), "f 2 z=1;a=2;False");
-    }
-
-    #[test]
-    fn content_comes_in_parts_where_the_template_goes_through_them() {
-        let parts = "{% for m in messages %}{%- for part in m['content'] -%}[{{ part.text }}]{% endfor %}{% endfor %}";
-        assert_eq!(with(parts, HI, Chat::default()).unwrap(), "[hi]");
-        assert!(goes_through_content("{%- for c in message.content | list %}"));
-        assert!(goes_through_content("{% for c in content %}"));
-        assert!(!goes_through_content(CHATML));
-    }
-
-    /// transformers 5.24, `_alias_reasoning_fields`.
-    #[test]
-    fn thoughts_have_each_of_their_names() {
-        let messages = r#"[{"role": "assistant", "content": "a", "reasoning": "b"}]"#;
-        let source =
-            "{{ messages[0].reasoning_content }}{{ messages[0].thinking }}{{ messages[0].reasoning }}";
-        assert_eq!(with(source, messages, Chat::default()).unwrap(), "bbb");
-    }
-
-    #[test]
-    fn a_last_message_stays_open() {
-        let go_on = |messages: &str| with(CHATML, messages, Chat { go_on: true, ..Chat::default() });
-        let open =
-            go_on(r#"[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "well, "}]"#);
-        assert_eq!(open.unwrap(), "<|im_start|>user\nhi<|im_end|>\n\n<|im_start|>assistant\nwell,");
-        let kept = r#"[{"role": "assistant", "content": [{"type": "text", "text": "well, "}]}]"#;
-        let parts = "{% for p in messages[0].content %}<{{ p.text }}>{% endfor %}";
-        assert_eq!(with(parts, kept, Chat { go_on: true, ..Chat::default() }).unwrap(), "<well, ");
-        let lost = with("lost", HI, Chat { go_on: true, ..Chat::default() });
-        assert!(lost.unwrap_err().contains("does not repeat"));
-    }
-
-    #[test]
-    fn marks_for_training_print_nothing() {
-        let source = "a{%- generation -%} b {%- endgeneration %}c{% if true %}d{% endif %}";
-        assert_eq!(with(source, HI, Chat::default()).unwrap(), "abcd");
-    }
-
-    #[test]
-    fn python_is_understood() {
-        let source = "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}{% set ns.n = ns.n + 1 %}\
-                      {% if m.role.startswith('us') %}{% break %}{% endif %}{% endfor %}{{ ns.n }}\
-                      {{ 'a.b'.split('.')[-1] ~ ' x '.strip() }}{{ strftime_now('%Y') | int > 2000 }}";
-        assert_eq!(with(source, HI, Chat::default()).unwrap(), "1bxTrue");
-    }
-}
+mod tests;

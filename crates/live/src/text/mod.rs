@@ -4,12 +4,16 @@
 //! or sockets.
 
 mod builtin;
+mod charge;
 mod dataset;
 mod files;
+pub mod guard;
 #[cfg(feature = "tokenizer")]
 mod huggingface;
 mod jinja;
+mod methods;
 mod plan;
+mod pyjson;
 mod replay;
 mod reply;
 mod strftime;
@@ -74,7 +78,18 @@ pub fn open(_: &TokenizerFiles) -> Result<Arc<dyn Tokenizer>, String> {
 /// Text to tokens and back.
 pub trait Tokenizer: Send + Sync {
     /// The tokens of a text. Special tokens that are spelled in it become themselves.
-    fn encode(&self, text: &str) -> Vec<u32>;
+    ///
+    /// # Errors
+    /// It cannot take this text.
+    fn encode(&self, text: &str) -> Result<Vec<u32>, String>;
+
+    /// The most characters of a text that can become one token.
+    fn longest_token(&self) -> u32;
+
+    /// A text of some KiB takes it no longer than a request takes anyway.
+    fn is_quick(&self) -> bool {
+        false
+    }
 
     /// The text of tokens, special ones left out if `skip_special`. Bytes that are not UTF-8 become U+FFFD.
     fn decode(&self, tokens: &[u32], skip_special: bool) -> String;

@@ -104,10 +104,13 @@ impl Plan {
     }
 
     /// Plans a reply that says just this text, and then ends, whatever else was asked of its end.
-    pub fn whole(limits: &Limits, tokenizer: &dyn Tokenizer, text: &str) -> Plan {
-        let tokens = tokenizer.encode(text);
+    ///
+    /// # Errors
+    /// The tokenizer cannot take it.
+    pub fn whole(limits: &Limits, tokenizer: &dyn Tokenizer, text: &str) -> Result<Plan, String> {
+        let tokens = tokenizer.encode(text)?;
         let limits = Limits { max_tokens: limits.max_tokens, skip_special: true, ..Limits::default() };
-        Plan::new(&limits, tokenizer, |ordinal| tokens.get(ordinal as usize - 1).copied())
+        Ok(Plan::new(&limits, tokenizer, |ordinal| tokens.get(ordinal as usize - 1).copied()))
     }
 
     /// It stops, of itself or at what its client named, with its token of this number.
@@ -192,7 +195,7 @@ mod tests {
 
     fn plan(text: &str, limits: Limits) -> Plan {
         let tokenizer = BuiltinTokenizer::default();
-        let content = tokenizer.encode(text);
+        let content = tokenizer.encode(text).unwrap();
         Plan::new(&limits, &tokenizer, |ordinal| content.get(ordinal as usize - 1).copied())
     }
 
@@ -220,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_stop_token_is_counted_and_not_shown() {
-        let tokens = BuiltinTokenizer::default().encode("one two six");
+        let tokens = BuiltinTokenizer::default().encode("one two six").unwrap();
         let stop = Limits { stop_token_ids: vec![tokens[1]], ..limits() };
         let stopped = plan("one two six", stop.clone());
         assert_eq!((stopped.len(), stopped.stop_after), (2, Some(2)));

@@ -58,7 +58,16 @@ impl Reply {
         self.source != ReplySource::Random
     }
 
+    /// The most tokens that a reply has, unless a dataset has a longer one, when it would have to repeat `echo` tokens.
+    pub fn expected(&self, limits: &Limits, echo: usize) -> u32 {
+        let own = self.mean_tokens.saturating_mul(2).max(u32::try_from(echo).unwrap_or(u32::MAX));
+        if limits.ignore_eos { u32::MAX } else { own.max(limits.min_tokens) }
+    }
+
     /// Plans one choice. `seed` is that of its request, if it has one; `echo` is what is repeated.
+    ///
+    /// # Errors
+    /// The tokenizer cannot take what it shall say.
     pub fn plan(
         &self,
         tokenizer: &dyn Tokenizer,
@@ -66,9 +75,9 @@ impl Reply {
         prompt: &[u32],
         echo: &[u32],
         (seed, choice): (Option<u64>, u32),
-    ) -> Plan {
+    ) -> Result<Plan, String> {
         let draws = Draws::new(self.seed, prompt, seed, choice);
-        match &self.source {
+        Ok(match &self.source {
             ReplySource::Random => {
                 let (first, others) = tokenizer.words();
                 let span = u64::from(self.mean_tokens.max(1)) * 2 - 1;
@@ -88,9 +97,9 @@ impl Reply {
             ReplySource::Echo => said(limits, tokenizer, echo),
             ReplySource::Dataset(dataset) => {
                 let answer = dataset.response(&tokenizer.decode(echo, false), draws.at(0));
-                said(limits, tokenizer, &tokenizer.encode(answer))
+                said(limits, tokenizer, &tokenizer.encode(answer)?)
             }
-        }
+        })
     }
 
     /// How many tokens of a reply the model thinks, and between which two.
@@ -140,9 +149,9 @@ mod tests {
 
     fn reply(source: ReplySource, limits: &Limits, seed: Option<u64>, choice: u32) -> Plan {
         let tokenizer = BuiltinTokenizer::default();
-        let prompt = tokenizer.encode("one two six");
+        let prompt = tokenizer.encode("one two six").unwrap();
         let reply = Reply { source, mean_tokens: 8, seed: 0, thinking: None };
-        reply.plan(&tokenizer, limits, &prompt, &prompt, (seed, choice))
+        reply.plan(&tokenizer, limits, &prompt, &prompt, (seed, choice)).unwrap()
     }
 
     fn limits() -> Limits {
@@ -196,6 +205,7 @@ mod tests {
             &[],
             (None, 0),
         );
+        let plan = plan.unwrap();
         assert_eq!((plan.tokens[0], plan.tokens[2], plan.len()), (start, end, 10));
         assert_eq!(plan.tokens.iter().filter(|token| [start, end].contains(token)).count(), 2);
         assert_eq!(plan.thinking(), 3);

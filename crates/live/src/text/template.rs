@@ -7,12 +7,14 @@ use std::sync::Arc;
 pub type Ordered = minijinja::Value;
 
 /// One message of a chat, its parts joined.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// Who says it.
     pub role: String,
     /// What.
     pub content: String,
+    /// The calls that it makes, as ChatML has them behind its content.
+    pub calls: String,
 }
 
 /// What a prompt is made of.
@@ -62,7 +64,8 @@ fn chat_ml(chat: &Chat<'_>) -> String {
     for (at, message) in chat.messages.iter().enumerate() {
         let open = chat.go_on && at + 1 == chat.messages.len();
         let end = if open { "" } else { "<|im_end|>\n" };
-        prompt.push_str(&format!("<|im_start|>{}\n{}{end}", message.role, message.content));
+        let Message { role, content, calls } = message;
+        prompt.push_str(&format!("<|im_start|>{role}\n{content}{calls}{end}"));
     }
     if chat.generate && !chat.go_on {
         prompt.push_str("<|im_start|>assistant\n");
@@ -76,7 +79,11 @@ mod tests {
 
     #[test]
     fn chatml() {
-        let message = |role: &str, content: &str| Message { role: role.into(), content: content.into() };
+        let message = |role: &str, content: &str| Message {
+            role: role.into(),
+            content: content.into(),
+            ..Message::default()
+        };
         let chat = [message("system", "be brief"), message("user", "hi")];
         let render = |messages, generate, go_on| {
             ChatTemplate::ChatMl.render(&Chat { messages, generate, go_on, ..Chat::default() }).unwrap()

@@ -5,9 +5,9 @@ use super::Endpoint;
 use super::request::OpenAiRequest;
 use super::{ToolCall, logprobs, tools};
 use crate::http::app::{App, unix_seconds};
-use crate::http::error::Dialect;
+use crate::http::error::{ApiError, Dialect};
 use crate::http::form::Object;
-use crate::http::generation::{Choice, Generation, News};
+use crate::http::generation::{Ask, Choice, Generation, News};
 use crate::http::{disaggregated, kv_transfer};
 use crate::text::StopReason;
 use serde_json::{Map, Value, json};
@@ -28,22 +28,38 @@ pub struct Shape {
     reasoning: Option<&'static str>,
     /// The call that the reply is.
     pub(super) tool_call: Option<ToolCall>,
-    /// What stands before the reply: its prompt, or the message that it continues.
-    echo: Option<String>,
+    /// What stands before the replies: of each prompt that, or the message that is continued.
+    echo: Vec<String>,
+    /// Log probabilities of the prompts.
+    prompt_logprobs: Option<u32>,
+    /// Choices of a prompt.
+    per_prompt: u32,
 }
 
 impl Shape {
     /// The shape of the answer to a request.
-    pub fn new(app: &App, request: &OpenAiRequest, endpoint: Endpoint, id: String, model: String) -> Shape {
+    ///
+    /// # Errors
+    /// What is wrong with its messages.
+    pub fn new(
+        app: &App,
+        request: &OpenAiRequest,
+        ask: &Ask,
+        (endpoint, id, model): (Endpoint, String, String),
+    ) -> Result<Shape, ApiError> {
         let Object(options) = request.stream_options.unwrap_or_default();
         let include_usage = options.include_usage == Some(true);
-        let last = || super::ask::messages(request.messages.as_deref()).ok()?.pop();
         let echo = match endpoint {
-            _ if request.echo != Some(true) => None,
-            Endpoint::Completions => Some(String::new()),
-            Endpoint::Chat => last().filter(|m| m.role == "assistant").map(|m| m.content),
+            _ if request.echo != Some(true) => Vec::new(),
+            Endpoint::Completions => {
+                ask.prompts.iter().map(|prompt| app.tokenizer.decode(&prompt.tokens, false)).collect()
+            }
+            Endpoint::Chat => {
+                let last = super::ask::messages(request.messages.as_deref())?.pop();
+                last.into_iter().filter(|last| last.role == "assistant").map(|last| last.content).collect()
+            }
         };
-        Shape {
+        Ok(Shape {
             endpoint,
             id,
             model,
@@ -67,29 +83,56 @@ impl Shape {
                 Endpoint::Completions => None,
             },
             echo,
-        }
-    }
-
-    /// What stands before the text of a choice.
-    pub(super) fn before(&self, generation: &Generation, choice: &Choice) -> Option<String> {
-        let echo = self.echo.as_ref()?;
-        Some(match self.endpoint {
-            Endpoint::Completions => generation.app().tokenizer.decode(&choice.info().prompt, false),
-            Endpoint::Chat => echo.clone(),
+            prompt_logprobs: logprobs::wanted_of_prompt(request, endpoint, app.settings.dialect),
+            per_prompt: ask.choices,
         })
     }
 
-    pub(super) fn logprobs(&self, generation: &Generation, choice: &Choice, news: (u32, u32)) -> Value {
+    /// Bytes of the whole answer, roughly.
+    pub fn expected(&self, generation: &Generation) -> usize {
+        let (prompt, reply) = (generation.prompt_tokens(), generation.completion_tokens());
+        let told = if self.prompt_logprobs.is_some() { prompt + reply } else { reply };
+        let alternatives = self.logprobs.max(self.prompt_logprobs).map_or(0, |count| u64::from(count) + 1);
+        let echo: usize = self.echo.iter().map(String::len).sum();
+        usize::try_from(told * (4 + 32 * alternatives)).unwrap_or(usize::MAX).saturating_add(echo)
+    }
+
+    /// What stands before the text of a choice.
+    pub(super) fn before(&self, choice: &Choice) -> Option<&str> {
+        let prompt = match self.endpoint {
+            Endpoint::Completions => choice.index / self.per_prompt.max(1),
+            Endpoint::Chat => 0,
+        };
+        self.echo.get(prompt as usize).map(String::as_str)
+    }
+
+    /// Of what is new of a choice, and of its prompt if that is told with its first tokens. `offset` is where the texts of
+    /// the tokens end that were told before.
+    pub(super) fn logprobs(
+        &self,
+        generation: &Generation,
+        choice: &Choice,
+        news: (u32, u32),
+        (first, offset): (bool, &mut usize),
+    ) -> Value {
         let Some(count) = self.logprobs else { return Value::Null };
         let tokenizer = generation.app().tokenizer.as_ref();
         let tokens = &choice.plan.tokens[news.0 as usize..news.1 as usize];
         match self.endpoint {
             Endpoint::Chat => logprobs::chat(tokenizer, tokens, count),
             Endpoint::Completions => {
-                let before = tokenizer.decode(&choice.plan.tokens[..news.0 as usize], false);
-                logprobs::completion(tokenizer, tokens, count, before.chars().count())
+                let echoed = first && !self.echo.is_empty();
+                let prompt = if echoed { &choice.info().prompt[..] } else { &[] };
+                logprobs::completion(tokenizer, (prompt, tokens), count, offset)
             }
         }
+    }
+
+    /// Of the prompt of a choice.
+    fn prompt_logprobs(&self, generation: &Generation, choice: &Choice) -> Value {
+        let tokenizer = generation.app().tokenizer.as_ref();
+        let count = self.prompt_logprobs;
+        count.map_or(Value::Null, |count| logprobs::prompt(tokenizer, &choice.info().prompt, count))
     }
 
     /// `usage` of so many tokens.
@@ -164,7 +207,9 @@ impl Shape {
             return answer;
         }
         if self.endpoint == Endpoint::Chat {
-            answer["prompt_logprobs"] = Value::Null;
+            let first = generation.choices().first();
+            answer["prompt_logprobs"] =
+                first.map_or(Value::Null, |choice| self.prompt_logprobs(generation, choice));
             answer["prompt_token_ids"] = match generation.choices().first().filter(|_| self.token_ids) {
                 Some(choice) => choice.info().prompt.to_vec().into(),
                 None => Value::Null,
@@ -174,13 +219,13 @@ impl Shape {
     }
 
     fn whole_choice(&self, generation: &Generation, choice: &Choice) -> Value {
-        let mut text = self.before(generation, choice).unwrap_or_default();
+        let mut text = self.before(choice).unwrap_or_default().to_owned();
         text.push_str(choice.text());
         let given = &choice.plan.tokens[..choice.sent_tokens() as usize];
         let ids: Value = if self.token_ids { given.to_vec().into() } else { Value::Null };
         let mut answer = json!({
             "index": choice.index,
-            "logprobs": self.logprobs(generation, choice, (0, choice.sent_tokens())),
+            "logprobs": self.logprobs(generation, choice, (0, choice.sent_tokens()), (true, &mut 0)),
             "finish_reason": self.finish(choice, choice.finish(), generation.app().settings.dialect),
             "stop_reason": stop_reason(choice),
             "token_ids": ids,
@@ -215,7 +260,7 @@ impl Shape {
             }
             Endpoint::Completions => {
                 answer["text"] = text.into();
-                answer["prompt_logprobs"] = Value::Null;
+                answer["prompt_logprobs"] = self.prompt_logprobs(generation, choice);
                 answer["prompt_token_ids"] =
                     if self.token_ids { choice.info().prompt.to_vec().into() } else { Value::Null };
             }
@@ -223,12 +268,17 @@ impl Shape {
         answer
     }
 
-    /// One chunk of a stream: what is new of one choice.
-    pub(super) fn chunk(&self, generation: &Generation, news: &News, first: bool) -> Value {
+    /// One chunk of a stream: what is new of one choice. `offset` is as for [`logprobs`](Self::logprobs).
+    pub(super) fn chunk(
+        &self,
+        generation: &Generation,
+        news: &News,
+        (first, offset): (bool, &mut usize),
+    ) -> Value {
         let choice = &generation.choices()[news.choice];
         let mut text = choice.plan.text(news.text.0, news.text.1).to_owned();
         if first && self.endpoint == Endpoint::Completions {
-            text.insert_str(0, &self.before(generation, choice).unwrap_or_default());
+            text.insert_str(0, self.before(choice).unwrap_or_default());
         }
         let mut fields = Map::new();
         fields.insert("index".into(), news.index.into());
@@ -247,7 +297,8 @@ impl Shape {
                 fields.insert("text".into(), text.into());
             }
         }
-        fields.insert("logprobs".into(), self.logprobs(generation, choice, news.tokens));
+        let logprobs = self.logprobs(generation, choice, news.tokens, (first, offset));
+        fields.insert("logprobs".into(), logprobs);
         let finish = self.finish(choice, news.finish, generation.app().settings.dialect);
         fields.insert("finish_reason".into(), finish.into());
         if news.finish.is_some() {

@@ -34,7 +34,7 @@ pub fn ask(
 ) -> Result<Ask, ApiError> {
     refuse_unserved(request)?;
     check_sampling(request)?;
-    logprobs::check(request, endpoint)?;
+    logprobs::check(request, endpoint, app.settings.dialect)?;
     let choices = request.n.unwrap_or(1);
     if !(1..=MOST_CHOICES).contains(&choices) {
         return Err(ApiError::field("n", format!("n is {choices}, allowed is 1 to {MOST_CHOICES}")));
@@ -77,7 +77,10 @@ pub fn ask(
             ignore_eos: request.ignore_eos == Some(true),
             stop,
             stop_token_ids: request.stop_token_ids.clone().unwrap_or_default(),
-            include_stop: request.include_stop_str_in_output == Some(true),
+            include_stop: match app.settings.dialect {
+                Dialect::Sglang => request.no_stop_trim == Some(true),
+                Dialect::Vllm | Dialect::Trtllm => request.include_stop_str_in_output == Some(true),
+            },
             skip_special: request.skip_special_tokens != Some(false),
         },
         streaming: request.stream == Some(true),
@@ -128,9 +131,18 @@ fn refuse_unserved(request: &OpenAiRequest) -> Result<(), ApiError> {
         let error = ApiError::new(StatusCode::NOT_IMPLEMENTED, format!("{what} cannot be simulated"));
         Err(ApiError { param: Some(field.into()), ..error })
     };
-    if request.chat_template.is_some() {
+    let in_kwargs = |name: &str| {
+        let given = request.chat_template_kwargs.as_ref().and_then(|kwargs| kwargs.get_attr(name).ok());
+        given.is_some_and(|value| !value.is_undefined() && !value.is_none())
+    };
+    if request.chat_template.is_some() || in_kwargs("chat_template") {
         let message = "chat templates of requests are not trusted; --chat-template is the server's";
         return Err(ApiError::field("chat_template", message));
+    }
+    // vLLM 0.33: what `apply_chat_template` is told already (renderers/hf.py).
+    if let Some(name) = ["messages", "conversation", "tokenize"].into_iter().find(|name| in_kwargs(name)) {
+        let message = format!("chat_template_kwargs: {name} is not for requests to set");
+        return Err(ApiError::field("chat_template_kwargs", message));
     }
     if request.use_beam_search == Some(true) {
         return refuse("use_beam_search", "beam search");
@@ -259,16 +271,17 @@ pub fn prompts(
 /// The prompts of a completion.
 pub fn completion_prompts(app: &App, request: &OpenAiRequest) -> Result<Vec<PromptTokens>, ApiError> {
     let framed = request.add_special_tokens != Some(false);
+    let truncated = request.truncate_prompt_tokens.is_some();
     let text = |text: &String| {
-        let said = app.tokenizer.encode(text);
-        PromptTokens { tokens: frame(app, &said, framed), echo: said }
+        let said = app.prompt_of(text, truncated)?;
+        Ok(PromptTokens { tokens: frame(app, &said, framed), echo: said })
     };
     let tokens = |tokens: &Vec<u32>| PromptTokens { tokens: tokens.clone(), echo: tokens.clone() };
     let prompts: Vec<_> = match &request.prompt {
         None => return Err(ApiError::form("prompt is missing")),
-        Some(Prompt::Text(one)) => vec![text(one)],
+        Some(Prompt::Text(one)) => vec![text(one)?],
         Some(Prompt::Tokens(one)) => vec![tokens(one)],
-        Some(Prompt::Texts(all)) => all.iter().map(text).collect(),
+        Some(Prompt::Texts(all)) => all.iter().map(text).collect::<Result<_, ApiError>>()?,
         Some(Prompt::TokenLists(all)) => all.iter().map(tokens).collect(),
     };
     if prompts.is_empty() || prompts.len() > MOST_PROMPTS {
@@ -311,13 +324,14 @@ fn chat_prompt(app: &App, request: &OpenAiRequest) -> Result<PromptTokens, ApiEr
         go_on,
     };
     let prompt = app.template.render(&chat).map_err(ApiError::form)?;
-    let tokens = frame(app, &app.tokenizer.encode(&prompt), request.add_special_tokens == Some(true));
+    let tokens = app.prompt_of(&prompt, request.truncate_prompt_tokens.is_some())?;
+    let tokens = frame(app, &tokens, request.add_special_tokens == Some(true));
     let user = messages.iter().rev().find(|message| message.role == "user").or(messages.last());
     let said = user.filter(|_| app.reply.answers()).map_or("", |message| message.content.as_str());
     // Who has the KV of a prompt knows its tokens.
     let known = request.prompt_token_ids.as_ref().filter(|_| app.settings.dialect == Dialect::Trtllm);
     let tokens = known.cloned().unwrap_or(tokens);
-    Ok(PromptTokens { tokens, echo: app.tokenizer.encode(said) })
+    Ok(PromptTokens { tokens, echo: app.tokens_of(said)? })
 }
 
 fn is_object(value: &Ordered) -> bool {
@@ -362,18 +376,19 @@ pub fn messages(messages: Option<&[ChatMessage]>) -> Result<Vec<Message>, ApiErr
                 texts.join("\n")
             }
         };
-        let wrong =
-            |call: &Map<String, Value>| call.get("function").is_some_and(|function| !function.is_object());
+        let wrong = |call: &Map<String, Value>| match call.get("function") {
+            // Of the assistant's calls vLLM 0.33 takes those of functions only (renderers/chat_utils/chat_message.py).
+            None => message.role == "assistant",
+            Some(function) => !function.is_object(),
+        };
         if message.tool_calls.as_ref().is_some_and(|calls| calls.iter().any(wrong)) {
-            let message = format!("messages[{at}]: the function of a call is not an object");
+            let message = format!("messages[{at}]: a call without a function that is an object");
             return Err(ApiError::field("messages", message));
         }
         let calls = message.tool_calls.as_ref().filter(|calls| !calls.is_empty());
-        let content = match calls {
-            None => content,
-            Some(calls) => format!("{content}<tool_call>{}</tool_call>", json!(calls)),
-        };
-        Ok(Message { role: message.role.clone(), content })
+        let calls =
+            calls.map_or_else(String::new, |calls| format!("<tool_call>{}</tool_call>", json!(calls)));
+        Ok(Message { role: message.role.clone(), content, calls })
     });
     joined.collect()
 }

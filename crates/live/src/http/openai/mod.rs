@@ -71,16 +71,23 @@ async fn serve(
     endpoint: Endpoint,
     own: &str,
 ) -> Result<Response<Body>, ApiError> {
-    let request: OpenAiRequest = body::json(app, headers, body).await?;
+    let (request, size): (OpenAiRequest, usize) = body::sized(app, headers, body).await?;
     let model = app.model(request.model.as_deref())?;
     let name = request.request_id.clone().unwrap_or_else(|| own.to_owned());
     let id = format!("{}{name}", endpoint.prefix());
-    let ask = ask::ask(app, &request, headers, endpoint, &id)?;
-    let shape = answer::Shape::new(app, &request, endpoint, id, model);
+    let (own, streams) = (headers.clone(), request.stream == Some(true));
+    let asked = app.work_on(size, move |app| {
+        let ask = ask::ask(app, &request, &own, endpoint, &id)?;
+        let shape = answer::Shape::new(app, &request, &ask, (endpoint, id, model))?;
+        Ok((ask, shape))
+    });
+    let (ask, shape) = asked.await?;
     let (mut generation, fault) = start(app, headers, ask).await?;
-    if request.stream == Some(true) {
+    if streams {
         return Ok(super::sse::response(generation, fault, Box::new(sse::Chunks::new(shape))));
     }
     generation.finish().await?;
-    Ok(super::sse::whole(json_response(StatusCode::OK, &shape.whole(&generation)), fault))
+    let size = shape.expected(&generation);
+    let whole = app.work_on(size, move |_| Ok(json_response(StatusCode::OK, &shape.whole(&generation))));
+    Ok(super::sse::whole(whole.await?, fault))
 }

@@ -33,6 +33,8 @@ pub struct OpenAiRequest {
     pub stop_token_ids: Option<Vec<u32>>,
     /// The stop string is part of the text.
     pub include_stop_str_in_output: Option<bool>,
+    /// The same, as SGLang names it.
+    pub no_stop_trim: Option<bool>,
     /// Special tokens give no text.
     pub skip_special_tokens: Option<bool>,
     /// Tokens as they come.
@@ -43,6 +45,8 @@ pub struct OpenAiRequest {
     pub logprobs: Option<Value>,
     /// Chat: how many alternatives.
     pub top_logprobs: Option<i64>,
+    /// vLLM: how many alternatives for each token of the prompt.
+    pub prompt_logprobs: Option<i64>,
     /// Completions: the prompt is part of the text; chat: the last message is.
     pub echo: Option<bool>,
     /// Checked, no more.

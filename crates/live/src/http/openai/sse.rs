@@ -8,19 +8,23 @@ use super::answer::Shape;
 use crate::http::generation::{Generation, News};
 use crate::http::sse::{Frames, event};
 use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// Chunks of one answer.
 pub struct Chunks {
     shape: Shape,
     /// What stands before and behind the text of a plain chunk of choice 0.
     plain: Option<(String, String)>,
+    /// Where the texts of the tokens end whose log probabilities were told, by choice.
+    offsets: RefCell<HashMap<u32, usize>>,
 }
 
 impl Chunks {
     /// Those of an answer of this shape.
     pub fn new(shape: Shape) -> Chunks {
         let plain = plain(&shape);
-        Chunks { shape, plain }
+        Chunks { shape, plain, offsets: RefCell::default() }
     }
 }
 
@@ -31,7 +35,7 @@ impl Frames for Chunks {
             return;
         }
         for choice in generation.choices() {
-            let before = self.shape.before(generation, choice);
+            let before = self.shape.before(choice);
             let first = json!({
                 "index": choice.index, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
                 "finish_reason": null,
@@ -73,7 +77,11 @@ impl Frames for Chunks {
                 push_json(out, choice.plan.text(news.text.0, news.text.1));
                 out.push_str(behind);
             }
-            _ => event(out, &self.shape.chunk(generation, news, first)),
+            _ => {
+                let mut offsets = self.offsets.borrow_mut();
+                let offset = offsets.entry(news.index).or_default();
+                event(out, &self.shape.chunk(generation, news, (first, offset)));
+            }
         }
     }
 
