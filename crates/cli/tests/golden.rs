@@ -26,7 +26,7 @@ const SETS: &[(&str, usize, u64)] = &[
     ("vllm", 29, 3860),
     ("vllm_disk", 12, 3324),
     ("vllm_dp", 4, 330),
-    ("vllm_kv", 48, 4508),
+    ("vllm_kv", 50, 4672),
     ("vllm_options", 7, 202),
     ("vllm_random", 36, 2456),
 ];

@@ -4,7 +4,7 @@ use super::engine::{Engine, replay};
 use super::error::ConformanceError;
 use super::files::lines;
 use super::scenario::Scenario;
-use super::trace::TraceLine;
+use super::trace::{Summary, TraceLine};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -152,7 +152,7 @@ pub fn check_golden(golden: &Path, stepper: Stepper) -> Result<ScenarioResult, C
         extra_lines: 0,
         first: None,
     };
-    replay(&scenario, stepper, |line| {
+    replay(&scenario, stepper, |mut line| {
         let (other, step) = match &line {
             TraceLine::Config(_) => return Ok(()),
             TraceLine::Step(step) => ("summary", Some(step.number())),
@@ -168,6 +168,11 @@ pub fn check_golden(golden: &Path, stepper: Stepper) -> Result<ScenarioResult, C
             return Ok(());
         };
         result.steps += u64::from(step.is_some());
+        if let TraceLine::Summary(Summary::Vllm(ours)) = &mut line
+            && their_line.value.get("free_blocks").is_some()
+        {
+            ours.free_blocks = Some(ours.free);
+        }
         if let Some((key, ours, theirs)) = first_difference(&line, &their_line.value) {
             match step {
                 Some(_) => result.differing += 1,

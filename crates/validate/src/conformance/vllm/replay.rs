@@ -437,6 +437,7 @@ impl<'a> Replay<'a> {
             unfinished: live.copied().chain(self.arrivals.pending()).map(|r| self.name(r)).collect(),
             free_blocks: (self.settings.dp_prefill_interval > 1 || self.settings.kv_role.is_some())
                 .then(|| self.rank.free_blocks()),
+            free: self.rank.free_blocks(),
         }
     }
 }

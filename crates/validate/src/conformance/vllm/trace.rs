@@ -149,4 +149,7 @@ pub struct Summary {
     pub unfinished: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_blocks: Option<u32>,
+    /// The same, where it is not written: some traces tell it of every scenario.
+    #[serde(skip)]
+    pub(crate) free: u32,
 }
