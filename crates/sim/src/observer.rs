@@ -131,7 +131,7 @@ impl Observer<'_> {
     pub(crate) fn finish(&mut self, groups: &mut [Group<impl Lanes>], end: Nanos) -> Result<(), SimError> {
         self.write_events(groups)?;
         if let Some(telemetry) = &mut self.telemetry
-            && telemetry.last != Some(end)
+            && telemetry.last.is_none_or(|last| last < end)
         {
             telemetry.sample(groups, end)?;
         }

@@ -16,8 +16,10 @@ pub(super) struct HpaRule {
     next: Nanos,
     /// Totals at the last looks, the oldest first, as many as the window has.
     looks: VecDeque<(Nanos, Totals)>,
-    /// Recommendations of the longer stabilization window.
-    recommended: VecDeque<(Nanos, u32)>,
+    /// Recommendations of the window for more workers of which no later one is lower, and of that for fewer of which no
+    /// later one is higher: the first is what all agree on.
+    for_more: VecDeque<(Nanos, u32)>,
+    for_fewer: VecDeque<(Nanos, u32)>,
 }
 
 /// What a measure says: its value for a worker, and how many workers would bring it to its target.
@@ -31,7 +33,15 @@ struct Measured {
 impl HpaRule {
     pub(super) fn new(settings: Hpa, least: u32, most: u32) -> HpaRule {
         let looks = VecDeque::from([(Nanos::ZERO, Totals::default())]);
-        HpaRule { next: settings.interval, settings, least, most, looks, recommended: VecDeque::new() }
+        HpaRule {
+            next: settings.interval,
+            settings,
+            least,
+            most,
+            looks,
+            for_more: VecDeque::new(),
+            for_fewer: VecDeque::new(),
+        }
     }
 
     fn measure(&mut self, snapshot: &Snapshot) -> Option<Measured> {
@@ -83,14 +93,15 @@ impl HpaRule {
     /// The recommendation that all looks of the stabilization windows agree on.
     fn stabilized(&mut self, now: Nanos, wanted: u32, current: u32) -> u32 {
         let Hpa { up_stabilization, down_stabilization, .. } = self.settings;
-        let longest = up_stabilization.max(down_stabilization);
-        self.recommended.push_back((now, wanted));
-        while self.recommended.pop_front_if(|(at, _)| now.since(*at) > longest).is_some() {}
-        let within = |window: Nanos| {
-            self.recommended.iter().filter(move |(at, _)| now.since(*at) <= window).map(|&(_, wanted)| wanted)
+        while self.for_more.pop_back_if(|(_, other)| *other >= wanted).is_some() {}
+        while self.for_fewer.pop_back_if(|(_, other)| *other <= wanted).is_some() {}
+        let agreed = |all: &mut VecDeque<(Nanos, u32)>, window: Nanos| {
+            all.push_back((now, wanted));
+            while all.pop_front_if(|(at, _)| now.since(*at) > window).is_some() {}
+            all.front().map_or(wanted, |&(_, agreed)| agreed)
         };
-        let up = within(up_stabilization).min().unwrap_or(wanted);
-        let down = within(down_stabilization).max().unwrap_or(wanted);
+        let up = agreed(&mut self.for_more, up_stabilization);
+        let down = agreed(&mut self.for_fewer, down_stabilization);
         current.max(up).min(down)
     }
 }
