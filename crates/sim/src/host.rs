@@ -7,6 +7,7 @@
 //! has ended is asked for before a pass is scheduled; a pass computes a layer when its part of the load is there, so it
 //! ends no sooner than its load.
 
+use crate::copy_lanes::CopyLanes;
 use windtunnel_config::HostOffload;
 use windtunnel_engine::{HostJob, Nanos, Rank, RequestId, Scheduled};
 
@@ -34,33 +35,32 @@ pub(crate) struct Launch {
 
 /// The copies of a rank.
 pub(crate) struct HostCopies {
-    offload: HostOffload,
-    /// When the lane to the host, and the one from it, have done what they were given.
-    free_at: [Nanos; 2],
+    /// To the host, and from it.
+    lanes: CopyLanes,
     /// The worker (SGLang: the scheduler) may be ahead of its passes: it waited for a copy.
     now: Nanos,
     running: Vec<Copy>,
     /// Stores that start with the next launch (vLLM).
     put_off: Vec<HostJob>,
-    /// Tokens copied to the host, and from it.
-    pub(crate) tokens: [u64; 2],
 }
 
 impl HostCopies {
     pub(crate) fn new(offload: HostOffload) -> HostCopies {
         HostCopies {
-            offload,
-            free_at: [Nanos::ZERO; 2],
+            lanes: CopyLanes::new(
+                offload.bytes_per_token,
+                [offload.to_host, offload.from_host],
+                offload.latency,
+            ),
             now: Nanos::ZERO,
             running: Vec::new(),
             put_off: Vec::new(),
-            tokens: [0; 2],
         }
     }
 
     /// Bytes copied to the host, and from it.
     pub(crate) fn bytes(&self) -> [u64; 2] {
-        self.tokens.map(|tokens| tokens * self.offload.bytes_per_token)
+        self.lanes.bytes()
     }
 
     /// Before a pass is scheduled at `now`, tells the rank what has ended (SGLang). True if something has.
@@ -154,13 +154,7 @@ impl HostCopies {
     }
 
     fn start(&mut self, job: &HostJob, busy_until: Nanos) -> Nanos {
-        let bytes = f64::from(job.tokens) * self.offload.bytes_per_token as f64;
-        let rate = if job.load { self.offload.from_host } else { self.offload.to_host };
-        let time = rate.map_or(0.0, |rate| bytes / rate).round() as u64;
-        self.tokens[usize::from(job.load)] += u64::from(job.tokens);
-        let lane = &mut self.free_at[usize::from(job.load)];
-        let end = self.now.max(*lane).max(busy_until) + self.offload.latency + Nanos(time);
-        *lane = end;
+        let end = self.lanes.copy(usize::from(job.load), job.tokens, self.now.max(busy_until));
         self.running.push(Copy { end, job: job.job, loads: job.request.filter(|_| job.load) });
         end
     }

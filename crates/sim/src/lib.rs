@@ -11,6 +11,7 @@
 //! starts, telemetry, faults, ends of drains, scaling; workers become ready before arrivals. Nothing here reads a clock.
 
 mod agenda;
+mod copy_lanes;
 mod disaggregated;
 mod disk;
 mod error;

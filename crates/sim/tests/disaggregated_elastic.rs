@@ -6,7 +6,7 @@ mod common;
 mod runner;
 
 use common::roles::{self, Apart, MS_A_TOKEN, PAIR, SGLANG, STEPPERS, TRTLLM, assert_free_at_the_end};
-use common::{Asked, Output, Trial, asked, lines, unlike};
+use common::{Asked, Output, Trial, asked, lines, same, unlike};
 use proptest::prelude::*;
 use runner::runner;
 use serde_json::{Value, json};
@@ -506,16 +506,6 @@ fn random_elastic_runs_are_the_same_in_both_steppers() {
     ] {
         assert!(met[what] * 300 >= least * met["cases"], "{what}: {}", met[what]);
     }
-}
-
-/// Two files are equal, or the first lines that differ are told.
-fn same(one: &[u8], other: &[u8]) {
-    let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect::<Vec<_>>();
-    let (one, other) = (lines(one), lines(other));
-    for (i, (one, other)) in one.iter().zip(&other).enumerate() {
-        assert_eq!(one, other, "line {i}");
-    }
-    assert_eq!(one.len(), other.len());
 }
 
 fn every_request_ends_once(output: &Output, asked: usize) {

@@ -84,19 +84,10 @@ impl HostPool {
 
     /// A load begins to read these, which are ready. Tells their chunks.
     pub(super) fn read(&mut self, keys: &[(u32, BlockKey)], uses: &mut Uses) -> Vec<u32> {
-        self.changes += 1;
-        let mut ids = Vec::with_capacity(keys.len());
-        for (_, key) in keys {
-            if let Some(chunk) = self.chunks.get_mut(key) {
-                if chunk.readers == Some(0) {
-                    self.idle.remove(&(chunk.rank, *key));
-                }
-                chunk.readers = chunk.readers.map(|readers| readers + 1);
-                ids.push(chunk.id);
-            }
-        }
+        let identities: Vec<BlockKey> = keys.iter().map(|&(_, key)| key).collect();
+        self.hold(&identities);
         self.note_use(keys, uses);
-        ids
+        identities.iter().filter_map(|key| Some(self.chunks.get(key)?.id)).collect()
     }
 
     /// A copy to another tier begins to read these, which are ready: that is no use of them (`prepare_read`).

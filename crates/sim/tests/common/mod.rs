@@ -277,3 +277,13 @@ pub fn times(output: &Output) -> Vec<[f64; 2]> {
     let fields = ["first_token_ms", "reused_input_tokens"];
     (0..output.requests().len()).map(|i| fields.map(|field| output.of(i, field).unwrap())).collect()
 }
+
+/// Two files are equal, or the first lines that differ are told.
+pub fn same(one: &[u8], other: &[u8]) {
+    let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect::<Vec<_>>();
+    let (one, other) = (lines(one), lines(other));
+    for (i, (one, other)) in one.iter().zip(&other).enumerate() {
+        assert_eq!(one, other, "line {i}");
+    }
+    assert_eq!(one.len(), other.len());
+}
